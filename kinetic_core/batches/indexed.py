@@ -17,7 +17,7 @@ from typing import Any, BinaryIO, cast
 from kinetic_core._runner import object_names, wire
 from kinetic_core._runner.indexes import format_indexes
 from kinetic_core.backends.base import Backend, Parts
-from kinetic_core.backends.kubernetes.chunks import LARGEST, Chunk, chunk_job, indexes_of
+from kinetic_core.backends.kubernetes.chunks import LARGEST, Chunk, chunk_id, chunk_job, indexes_of
 from kinetic_core.backends.kubernetes.manifest import Delivery, job_manifest
 from kinetic_core.backends.kubernetes.names import JOB_ID
 from kinetic_core.batches.chunk_watch import ChunkWatch
@@ -35,7 +35,7 @@ from kinetic_core.batches.handle import BatchHandle
 from kinetic_core.batches.progress import Board, Look
 from kinetic_core.batches.rerun import resume
 from kinetic_core.batches.scheduler import Tell, finish, in_parallel
-from kinetic_core.errors import InvalidRequest, JobNotFound, KineticError
+from kinetic_core.errors import ClusterError, ConfigurationError, InvalidRequest, JobNotFound, KineticError
 from kinetic_core.job import BucketMount, JobReference, JobSpec, JobStatus
 from kinetic_core.jobs.bundle import Packed, asked_output_dir, output_dir
 from kinetic_core.jobs.cancel import index_object
@@ -54,7 +54,6 @@ from kinetic_core.jobs.reconcile import reconcile
 from kinetic_core.jobs.references import checked_reference
 from kinetic_core.jobs.runner_archive import stored_runner
 from kinetic_core.jobs.signing import key_id_of, new_key, outcome_key
-from kinetic_core.jobs.submit import is_absent
 from kinetic_core.project.payload import BLOCK_INPUTS, InputBlocks, payload_frame
 from kinetic_core.store.documents import malformed
 
@@ -85,7 +84,8 @@ def submit_batch(
 
     Submitting the same batch under the same id again adopts its Jobs. Raises JobConflict if the id belongs to
     another batch, StoreError or the cluster's error if the batch cannot be created; then everything of a new
-    batch is removed.
+    batch is removed. What there is of a batch whose id the caller chose goes on, because another submitter
+    may have adopted it; the next submission completes it.
     """
     store = packed.backend.store
     with ExitStack() as undo, tempfile.TemporaryDirectory(prefix="kinetic-inputs-") as folder:
@@ -94,7 +94,7 @@ def submit_batch(
         parts = _parts(plan, good)
         spec, reference = described(packed, items, plan, inputs)
         if plan.is_new:
-            undo.callback(_undo, packed, reference)
+            undo.callback(_undo, packed.backend, reference, parts)
         store.create_if_absent(inputs.object_name, inputs.path)
         payload = batch_payload(packed, spec, reference, inputs)
         store.create_if_absent(object_names.batch_payload(plan.group_id, wire.digest(payload)), payload)
@@ -107,10 +107,10 @@ def submit_batch(
         was_submitted = not plan.is_new and store.find(object_names.finished(plan.group_id)) is not None
         for part in [] if was_submitted else parts:
             create(part)
+        if was_submitted and plan.skip_done:
+            resume(packed.backend, reference, good, lambda number, rest: create(_part(plan, number, rest)))
+        store.create_if_absent(object_names.finished(plan.group_id), json.dumps({"dropped": []}).encode())
         undo.pop_all()
-    if was_submitted and plan.skip_done:
-        resume(packed.backend, reference, good, lambda number, rest: create(_part(plan, number, rest)))
-    store.create_if_absent(object_names.finished(plan.group_id), json.dumps({"dropped": []}).encode())
     return reference, dict(inputs.failures)
 
 
@@ -252,11 +252,19 @@ def _create_chunk(
     backend.create(chunk_job(job_manifest(spec, chunk_reference(reference, part.number), own), part))
 
 
-def _undo(packed: Packed, reference: JobReference) -> None:
-    """Remove everything of a new batch for which no Job was created."""
-    if is_absent(packed.backend, chunk_reference(reference, 0)):
-        packed.backend.store.delete_all(object_names.batch(reference.job_id, ""))
-        packed.backend.store.delete(index_object(reference))
+def _undo(backend: Backend, reference: JobReference, parts: Sequence[Chunk]) -> None:
+    """Remove everything of a new batch that could not be created whole, also Jobs whose pods run already.
+
+    What is stored stays with Jobs that cannot be removed, so that they can be found.
+    """
+    try:
+        backend.remove(reference.namespace, *(chunk_id(reference.job_id, part.number) for part in parts))
+    except (ClusterError, ConfigurationError) as exc:
+        told = "%s may have Jobs, which cannot be removed: %s. `kinetic batch cancel %s` stops them"
+        _LOG.warning(told, reference.job_id, exc, reference.job_id)
+        return
+    backend.store.delete_all(object_names.batch(reference.job_id, ""))
+    backend.store.delete(index_object(reference))
 
 
 class IndexedScheduler:

@@ -171,6 +171,51 @@ def test_nothing_is_left_of_one_that_is_refused(place: Any) -> None:
     assert list(here.store.list("batches/")) == []
 
 
+def test_no_part_is_left_of_one_that_is_refused_later(place: Any) -> None:
+    here = place(lambda _: behaviours.runs_until_stopped())
+    here.fake.faults.answer("POST .*/jobs", 403, times=1, skip=1)
+    with pytest.raises(ConfigurationError, match="may not create jobs"):
+        here.submit(list(range(10_001)), replace(PLAN, is_new=True, max_concurrent=2))
+    assert here.jobs() == []
+    assert [*here.store.list("batches/"), *here.store.list("index/")] == []
+
+
+def test_nothing_runs_of_one_whose_last_mark_is_refused(place: Any) -> None:
+    here: Place = place(lambda _: behaviours.runs_until_stopped())
+
+    def fault(operation: str, name: str) -> None:
+        if (operation, name) == ("create", object_names.finished("grp-a")):
+            raise StoreError("away")
+
+    here.store.fault = fault
+    with pytest.raises(StoreError, match="away"):
+        here.submit([1, 2], replace(PLAN, is_new=True))
+    assert here.jobs() == []
+
+
+def test_what_a_chosen_id_has_goes_on_after_a_refusal(place: Any) -> None:
+    here: Place = place()
+    items, plan = list(range(10_001)), replace(PLAN, max_concurrent=2)
+    here.fake.faults.answer("POST .*/jobs", 403, skip=1)
+    with pytest.raises(ConfigurationError, match="may not create jobs"):
+        here.submit(items, plan)
+    (first,) = here.jobs()
+    here.submit(items, plan)
+    assert [job["metadata"]["uid"] for job in here.jobs()][:1] == [first["metadata"]["uid"]]
+    assert len(here.jobs()) == 2
+
+
+def test_what_cannot_be_removed_stays_to_be_found(place: Any, caplog: Any) -> None:
+    here = place(lambda _: behaviours.runs_until_stopped())
+    here.fake.faults.answer("POST .*/jobs", 403, times=1, skip=1)
+    here.fake.faults.answer("(DELETE|GET) .*/jobs", 403, times=None)
+    with pytest.raises(ConfigurationError, match="may not create jobs"):
+        here.submit(list(range(10_001)), replace(PLAN, is_new=True, max_concurrent=2))
+    assert "`kinetic batch cancel grp-a` stops them" in caplog.text
+    assert here.store.find("batches/grp-a/manifest.json") is not None
+    here.fake.faults.clear()
+
+
 @pytest.mark.promise("scale: No client: chunks of Indexed Jobs; it lives when worker or triggerer dies")
 @pytest.mark.promise("scale: `max_concurrent` means what it says", "of two chunks together")
 @pytest.mark.promise(
