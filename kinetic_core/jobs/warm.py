@@ -13,6 +13,7 @@ import secrets
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -35,9 +36,10 @@ from kinetic_core.backends.kubernetes.verdict import observe as verdict
 from kinetic_core.bound_method import lost
 from kinetic_core.cache import keep
 from kinetic_core.concurrency import at_once
-from kinetic_core.errors import InstanceLost, ObjectNotFound
+from kinetic_core.errors import InstanceLost, KineticError, ObjectNotFound
 from kinetic_core.job import JobObservation, JobReference, JobSpec, JobStatus
 from kinetic_core.jobs.bundle import Packed
+from kinetic_core.jobs.cancel import cancel, cleanup
 from kinetic_core.jobs.nudge import Nudge, nudge_of
 from kinetic_core.jobs.observe import find
 from kinetic_core.jobs.prepare import Prepared, reference_of
@@ -128,19 +130,39 @@ def submit_warm(
     reference = deliver(backend, Unsent(reference, prepared.payload, manifests, prepared.is_new), origin)
     if not prepared.is_new and not _is_ours(backend, reference, key_id):
         return find(backend, reference.job_id) or reference  # an equal submission sees to it
-    is_given = _give(backend, worker, number, manifest)
-    while not is_given and prepared.spec.instance and (found := turn.wait()) is not None:
-        worker, number = found  # another client was quicker
+    with _undone_by_errors(backend, reference, is_new=prepared.is_new):
         is_given = _give(backend, worker, number, manifest)
-    if is_given:
-        LastCall(worker.job_id, number, reference.job_id, key_id).keep(file)
-    if not is_given:
-        backend.start(namespace, reference.job_id)  # another client was quicker with this worker
-    elif found is None:
-        kind.make(worker, prepared.reference, identity)
-    else:
-        nudge.send()
+        while not is_given and prepared.spec.instance and (found := turn.wait()) is not None:
+            worker, number = found  # another client was quicker
+            is_given = _give(backend, worker, number, manifest)
+        if is_given:
+            LastCall(worker.job_id, number, reference.job_id, key_id).keep(file)
+        if not is_given:
+            backend.start(namespace, reference.job_id)  # another client was quicker with this worker
+        elif found is None:
+            kind.make(worker, prepared.reference, identity)
+        else:
+            nudge.send()
     return reference
+
+
+@contextmanager
+def _undone_by_errors(backend: Backend, reference: JobReference, *, is_new: bool) -> Iterator[None]:
+    """Remove a new call whose submission fails after its Job was created: its caller has no handle of it.
+
+    A worker that was given the call already ends it. Another submitter may have a call that is not new.
+    """
+    try:
+        yield
+    except BaseException:
+        if is_new:
+            try:
+                cancel(backend, reference)
+                cleanup(backend, reference)
+            except KineticError as exc:
+                told = "%s was not submitted, and cannot be removed: %s. `kinetic jobs cancel %s` ends it"
+                _LOG.warning(told, reference.job_id, exc, reference.job_id)
+        raise
 
 
 def start_worker(packed: Packed) -> JobReference:

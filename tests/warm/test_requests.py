@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 from kinetic_core.backends.kubernetes.backend import GkeBackend
 from kinetic_core.backends.kubernetes.connection import Target
 from kinetic_core.connections import Connections
+from kinetic_core.errors import ConfigurationError
 from tests.conftest import wait_for
 from tests.warm.places import Call, Cluster
 from tests.warm.test_calls import begun, held, whoami
@@ -139,3 +141,21 @@ def test_a_busy_worker_is_not_taken_for_a_free_one(place: Cluster, tmp_path: Pat
     assert other.value()[0] == "other"
     (tmp_path / "go").touch()
     assert running.value() == "value"
+
+
+def test_nothing_is_left_of_a_call_without_its_worker(place: Cluster) -> None:
+    place.fake.faults.answer(f"POST {JOBS}", 403, skip=1)
+    with pytest.raises(ConfigurationError, match="may not create jobs"):
+        place.submit(whoami, "one")
+    assert place.fake.objects.list("Job", "default")[1] == []
+    stored = [info.name for prefix in ("jobs/", "index/") for info in place.backend.store.list(prefix)]
+    assert [name for name in stored if "/calls/" not in name] == []
+
+
+def test_a_call_without_its_worker_that_stays_is_named(place: Cluster, caplog: Any) -> None:
+    place.fake.faults.answer(f"POST {JOBS}", 403, skip=1)
+    place.fake.faults.answer(f"(PATCH|DELETE) {JOBS}", 403, times=None)
+    with pytest.raises(ConfigurationError, match="may not create jobs"):
+        place.submit(whoami, "one")
+    assert re.search("`kinetic jobs cancel job-[0-9a-f]+` ends it", caplog.text)
+    place.fake.faults.clear()
