@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,13 @@ from kinetic_core.backends.kubernetes.job_objects import create_job
 from kinetic_core.backends.kubernetes.leader_worker_sets import LeaderWorkerSets, check_set, may_use_sets
 from kinetic_core.backends.kubernetes.verdict import observe
 from kinetic_core.connections import Connections
-from kinetic_core.errors import BackendUnavailable, ClusterUnreachable, ConfigurationError, JobConflict
+from kinetic_core.errors import (
+    BackendUnavailable,
+    ClusterError,
+    ClusterUnreachable,
+    ConfigurationError,
+    JobConflict,
+)
 from kinetic_core.job import JobSpec
 from kinetic_core.settings import Settings, read_settings
 from kinetic_core.testing import FakeCluster, MemoryObjectStore
@@ -103,6 +109,30 @@ def test_who_may_not_make_sets_leaves_no_job(fake: FakeCluster, api: ClusterApi)
     with pytest.raises(ConfigurationError, match="may not create leaderworkersets"):
         create_job(api, set_of()[0])
     assert there(fake, "Job") == []
+
+
+class Overtaken(ClusterApi):
+    """A submitter that may make no sets, and that another one overtakes between the Job and its set."""
+
+    other: ClusterApi
+
+    def create_or_read(
+        self, kind: str, namespace: str, manifest: Mapping[str, Any]
+    ) -> tuple[dict[str, Any], bool]:
+        if kind != "LeaderWorkerSet":
+            return super().create_or_read(kind, namespace, manifest)
+        assert not create_job(self.other, set_of()[0])
+        raise ClusterError("forbidden", 403)
+
+
+def test_a_job_that_another_submitter_uses_is_left(
+    fake: FakeCluster, api: ClusterApi, tmp_path: Path
+) -> None:
+    overtaken = Overtaken(Target(str(tmp_path / "kubeconfig")), patience=5.0)
+    overtaken.other = api
+    with pytest.raises(ConfigurationError, match="may not create leaderworkersets"):
+        create_job(overtaken, set_of()[0])
+    assert (len(there(fake, "Job")), len(there(fake, "LeaderWorkerSet"))) == (1, 1)
 
 
 def test_another_calls_set_of_the_name_is_left_alone(fake: FakeCluster, api: ClusterApi) -> None:

@@ -79,10 +79,20 @@ def _create_with_set(api: ClusterApi, manifest: Mapping[str, Any]) -> bool:
         # A set that has gone because its host 0 knew the end comes again, and its pods run nothing.
         create_object(api, leader_worker_set(_as_made(manifest, job), job["metadata"]["uid"]))
     except BaseException:
-        if made:
-            api.delete("Job", manifest["metadata"]["namespace"], manifest["metadata"]["name"])
+        if made and not _may_have_set(api, job):
+            api.delete("Job", job["metadata"]["namespace"], job["metadata"]["name"], job["metadata"]["uid"])
         raise
     return made
+
+
+def _may_have_set(api: ClusterApi, job: Mapping[str, Any]) -> bool:
+    """Return whether a Job may have its set: whoever has adopted the Job meanwhile has made it."""
+    try:
+        found = api.get("LeaderWorkerSet", job["metadata"]["namespace"], job["metadata"]["name"])
+    except ClusterError as exc:
+        return exc.status != 403  # who may not see sets has made none
+    owners = [] if found is None else found["metadata"].get("ownerReferences") or []
+    return any(owner["uid"] == job["metadata"]["uid"] for owner in owners)
 
 
 def _as_made(manifest: Mapping[str, Any], job: Mapping[str, Any]) -> dict[str, Any]:
