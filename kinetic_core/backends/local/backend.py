@@ -444,19 +444,33 @@ class LocalBackend:
         """This machine is never silent about itself."""
 
     def remove(self, namespace: str, *job_ids: str) -> None:
-        """Forget finished jobs: their records, locks, working directories and container logs."""
+        """Forget finished jobs: their records, locks, working directories and container logs.
+
+        A job that lives stays: it has been made again since somebody saw it end.
+        """
         for job_id in job_ids:
             found = self.get(namespace, job_id)
-            if found is not None and (origin_id := found[0]["metadata"]["labels"].get(ORIGIN_ID)):
-                Path(self._layout.origins(namespace), f"{origin_id}-{job_id}").unlink(missing_ok=True)
-            if found is not None:
-                try:
-                    keep_times(self._layout, namespace, job_id, found)
-                except OSError as exc:  # a full disk is what removing may be for
-                    _LOG.info("explain() will not know how long %s waited: %s", job_id, exc)
-            forget(self._layout, namespace, job_id)
-            Path(self._layout.lock(namespace, job_id)).unlink(missing_ok=True)
+            lock = self._lock_of_ended(namespace, job_id)
+            if lock is None:
+                continue
+            try:
+                self._forget(namespace, job_id, found)
+                Path(self._layout.lock(namespace, job_id)).unlink(missing_ok=True)
+            finally:
+                os.close(lock)
         forget_old_times(self._layout)
+
+    def _forget(
+        self, namespace: str, job_id: str, found: tuple[Mapping[str, Any], Sequence[Any]] | None
+    ) -> None:
+        if found is not None and (origin_id := found[0]["metadata"]["labels"].get(ORIGIN_ID)):
+            Path(self._layout.origins(namespace), f"{origin_id}-{job_id}").unlink(missing_ok=True)
+        if found is not None:
+            try:
+                keep_times(self._layout, namespace, job_id, found)
+            except OSError as exc:  # a full disk is what removing may be for
+                _LOG.info("explain() will not know how long %s waited: %s", job_id, exc)
+        forget(self._layout, namespace, job_id)
 
     def removed(self, namespace: str, job_id: str) -> tuple[Mapping[str, Any], Sequence[Any]] | None:
         """What was kept of a job that was removed within the hour, if not longer."""
@@ -539,6 +553,20 @@ class LocalBackend:
             write_record(self._layout.record(namespace, job_id), record)
         finally:
             os.close(lock)
+
+    def _lock_of_ended(self, namespace: str, job_id: str) -> int | None:
+        """The lock of a job of which nothing lives any more; None if it lives, or is being made again."""
+        while True:
+            try:
+                lock = take_lock(self._layout.lock(namespace, job_id))
+            except FileNotFoundError:  # no job was ever made in this namespace
+                return None
+            if lock is not None:
+                return lock
+            record = read_job(self._layout, namespace, job_id)
+            if record is None or not is_over(record):
+                return None
+            time.sleep(0.01)  # its agent is about to end
 
     def _prepare(self, namespace: str) -> None:
         layout = self._layout

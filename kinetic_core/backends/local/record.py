@@ -166,13 +166,18 @@ def share_lock(path: str) -> int:
 
 
 def _locked(path: str, how: int) -> int:
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(descriptor, how)
-    except BaseException:
+    """Lock the file of that name; one that was removed meanwhile, by whoever had its lock, locks nothing."""
+    while True:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(descriptor, how)
+            with suppress(FileNotFoundError):
+                if os.path.samestat(os.fstat(descriptor), os.stat(path)):
+                    return descriptor
+        except BaseException:
+            os.close(descriptor)
+            raise
         os.close(descriptor)
-        raise
-    return descriptor
 
 
 def is_over(record: Mapping[str, Any]) -> bool:
