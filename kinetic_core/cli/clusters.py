@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from itertools import chain, count
 from typing import Annotated
 
 import typer
@@ -29,20 +31,46 @@ from kinetic_core.provision.vendored import KUEUE, LWS, AddOn, add_on
 from kinetic_core.settings import Settings
 
 
-def keep_profile(settings: Settings, name: str) -> str:
-    """Keep a profile of the settings' cluster as the current one; its name.
+def keep_profile(settings: Settings, name: str | None) -> tuple[str, str]:
+    """Keep a profile of the settings' cluster as the current one; its name, and what to say of another one.
 
-    What such a profile says of other things, as another address of a service, stays.
+    What a profile of this cluster says of other things, as another address of a service, stays. Without a
+    `name` the profile is called after the cluster; a profile of another cluster that is called so stays.
     """
-    place = {"project": settings.project, "zone": settings.zone, "cluster": settings.cluster}
+    place = {field: getattr(settings, field) for field in _PLACE}
     with editing(profiles_file(os.environ)) as box:
-        old = {**box[0].profiles.get(name, {})}
-        kept = {
-            key: value for key, value in old.items() if key not in ("kubeconfig", "kube_context", "bucket")
-        }
+        profiles = box[0].profiles
+        kept_as = name or _unused_name(profiles, settings)
+        old = profiles.get(kept_as, {})
+        of_cluster = _names(old, settings)
+        left_out = ("kubeconfig", "kube_context", "bucket")
+        kept = {key: value for key, value in old.items() if key not in left_out} if of_cluster else {}
         profile = {**kept, **place, "namespace": settings.namespace, "backend": "gke"}
-        box[0] = replace(box[0].having(name, profile), current=name)
-    return name
+        box[0] = replace(box[0].having(kept_as, profile), current=kept_as)
+    if old and not of_cluster:
+        return kept_as, f"replaced profile {kept_as}, which was of {_described(old)}"
+    if name or kept_as == settings.cluster:
+        return kept_as, ""
+    other = _described(profiles[settings.cluster])
+    return kept_as, f"profile {settings.cluster} is of another cluster: {other}; it stays as it is"
+
+
+def _unused_name(profiles: Mapping[str, Profile], settings: Settings) -> str:
+    """The cluster's name, or if a profile of another cluster has it, one that says the difference."""
+    other = profiles.get(settings.cluster, {})
+    difference = settings.zone if other.get("project") == settings.project else settings.project
+    longer = re.sub(r"[^\w-]", "-", f"{settings.cluster}-{difference}", flags=re.ASCII)[:60]
+    numbered = (f"{longer}-{number}" for number in count(2))
+    names = chain((settings.cluster, longer), numbered)
+    return next(name for name in names if name not in profiles or _names(profiles[name], settings))
+
+
+def _described(profile: Profile) -> str:
+    if profile.get("backend") == "local":
+        return "backend local"
+    if "kubeconfig" in profile:
+        return f"kubeconfig {profile['kubeconfig']}"
+    return f"{profile['cluster']} in {profile['zone']} of project {profile['project']}"
 
 
 def forget_profiles(session: Session, settings: Settings, *, remove: bool) -> list[str]:
@@ -64,8 +92,11 @@ def forget_profiles(session: Session, settings: Settings, *, remove: bool) -> li
 
 
 def _names(profile: Profile, settings: Settings) -> bool:
-    asked = ("project", "zone", "cluster")
-    return all(profile.get(field) == getattr(settings, field) for field in asked)
+    return all(profile.get(field) == getattr(settings, field) for field in _PLACE)
+
+
+_PLACE = ("project", "zone", "cluster")
+"""Fields that say which GKE cluster is meant."""
 
 
 Plan = Annotated[bool, typer.Option("--plan", "--dry-run", help="show the steps and do nothing")]
@@ -160,11 +191,13 @@ def _up(
     cloud = open_cloud(connections)
     prepared = prepare_up(cloud, wanted)
     done = carry_out(session, cloud, prepared, only_plan=plan, yes=yes)
-    profile = keep_profile(connections.settings, profile_name or wanted.cluster) if done else None
+    profile, remark = keep_profile(connections.settings, profile_name) if done else (None, "")
     if session.output.as_json:
         session.output.json(schema, {**answer(prepared, done=done), "profile": profile})
     elif profile is not None:
         session.output.line(f"kept profile {profile}, now the current one; `kinetic doctor` looks it over")
+        if remark:
+            session.output.line(remark)
 
 
 def _add_ons(*, lws: bool, kueue: bool) -> tuple[AddOn, ...]:
@@ -320,10 +353,12 @@ def _to_join(connections: Connections) -> Json | None:
 
 
 def _join(session: Session, settings: Settings, profile_name: str | None) -> None:
-    profile = keep_profile(settings, profile_name or settings.cluster)
+    profile, remark = keep_profile(settings, profile_name)
     if session.output.as_json:
         place = {"project": settings.project, "zone": settings.zone, "cluster": settings.cluster}
         session.output.json("init", {**place, "done": True, "steps": [], "profile": profile})
     session.output.line(
         f"joined {settings.cluster} in {settings.zone}: profile {profile}; `kinetic doctor` looks it over"
     )
+    if remark:
+        session.output.line(remark)
