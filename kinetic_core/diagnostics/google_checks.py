@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import partial
 from typing import Any
+from urllib.parse import quote
 
 from kinetic_core.accelerators.grammar import Accelerator
 from kinetic_core.backends.kubernetes.capacity import makes_pools, meaning, pool_has
@@ -53,17 +54,21 @@ def _google_apis(connections: Connections) -> Finding:
     settings = connections.settings
     base = settings.api_endpoint_overrides.get("serviceusage", _USAGE).rstrip("/")
     url = f"{base}/v1/projects/{settings.project}/services?filter=state:ENABLED&pageSize=200"
-    status, answer = ask_google(connections, "GET", url, account=settings.google_account)
-    if status != 200:
-        return Finding(
-            "fail",
-            f"{url}: {message_of(answer)}",
-            f"let this account list them (roles/serviceusage.serviceUsageViewer) in {settings.project}, or "
-            "correct KINETIC_PROJECT",
-        )
+    enabled, page = set[str](), url
+    while page:
+        status, answer = ask_google(connections, "GET", page, account=settings.google_account)
+        if status != 200:
+            return Finding(
+                "fail",
+                f"{url}: {message_of(answer)}",
+                f"let this account list them (roles/serviceusage.serviceUsageViewer) in {settings.project}, "
+                "or correct KINETIC_PROJECT",
+            )
+        enabled |= {service["name"].rpartition("/")[2] for service in answer.get("services", ())}
+        token = answer.get("nextPageToken")
+        page = f"{url}&pageToken={quote(token, safe='')}" if token else ""
     builds = settings.container_image in ("", "bundled")
     needed = (*_ALWAYS, *_TO_BUILD) if builds else _ALWAYS
-    enabled = {service["name"].rpartition("/")[2] for service in answer.get("services", ())}
     if missing := [name for name in needed if name not in enabled]:
         return Finding(
             "fail",

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import pytest
+from google.auth.credentials import AnonymousCredentials
 
 from kinetic_core.accelerators.grammar import parse_accelerator
 from kinetic_core.backends.kubernetes.connection import Target
@@ -29,7 +31,7 @@ from kinetic_core.images.cloud_build import CloudBuild
 from kinetic_core.images.registry import GoogleApi, Repository
 from kinetic_core.provision.pools import NodePool
 from kinetic_core.provision.specification import Wanted, wanted_pool
-from kinetic_core.settings import Settings
+from kinetic_core.settings import Account, Settings
 from kinetic_core.testing.memory_store import MemoryObjectStore
 from tests.google_project import FakeGoogle, FakeProject
 from tests.serving import Answering, serving
@@ -105,6 +107,36 @@ def test_pools_that_have_an_accelerator() -> None:
 def quota(asked: str | None, project: FakeProject) -> Finding:
     compute = GoogleService("compute", default_connections(), project.ask)
     return quota_finding(compute, project.name, "us-central1-a", parse_accelerator(asked) if asked else None)
+
+
+def apis_of(project: FakeProject) -> Finding:
+    """What is found of the APIs that are enabled in a project."""
+
+    class Services(Answering):
+        def do_GET(self) -> None:
+            self.answer(*project.ask("GET", f"https://serviceusage.googleapis.com{self.path}"))
+
+    with serving(Services) as place:
+        settings = replace(
+            SETTINGS,
+            api_endpoint_overrides={"serviceusage": f"http://{place}/"},
+            google_account=Account("theirs", "1", AnonymousCredentials()),
+        )
+        target = Target(project="my-project", zone="us-central1-a", cluster="training")
+        check, *_ = google_checks(Connections(settings), target, None)
+        return check.look()
+
+
+def test_apis_on_every_page_of_the_list_are_enabled() -> None:
+    project = FakeProject()
+    needed = {f"{name}.googleapis.com" for name in ("artifactregistry", "cloudbuild", "container", "storage")}
+    project.enabled = {*needed, *(f"a{number}.googleapis.com" for number in range(250))}
+    assert apis_of(project).outcome == "ok", apis_of(project)
+    project.enabled.remove("storage.googleapis.com")
+    found = apis_of(project)
+    assert (found.outcome, found.found) == ("fail", "not enabled in my-project: storage.googleapis.com")
+    project.faults.answer("pageToken", 403)
+    assert "scripted fault" in apis_of(project).found
 
 
 @pytest.mark.promise("command: `doctor`: parallel, from credentials to version skew")
