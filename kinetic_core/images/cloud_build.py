@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Self
@@ -12,6 +13,7 @@ from kinetic_core.images.registry import GoogleApi, Json, Unanswered
 from kinetic_core.store.gcs import GcsObjectStore
 from kinetic_core.store.protocol import ObjectStore
 
+_LOG = logging.getLogger(__name__)
 LIVE = ("PENDING", "QUEUED", "WORKING")
 TIMEOUT = "3600s"
 """The service ends a build after this; no client has to be there."""
@@ -146,13 +148,21 @@ class Following:
             raise ImageError(f"build {self._id} has gone from Cloud Build; submit again")
         self.tell(say)
         if build["status"] == "SUCCESS":
-            source = str(build["source"]["storageSource"]["object"])
-            self._builds.store.delete(source.removeprefix(place_of(self._builds.store)[1]))
+            self._delete_source(build)
             pushed = (build.get("results") or {}).get("images")
             return str(pushed[-1]["digest"]) if pushed else ""
         if build["status"] not in LIVE:
             raise _failed(build, self._log.lines)
         return None
+
+    def _delete_source(self, build: Json) -> None:
+        """Delete what the image was built from. The image is there: a refusal fails no build."""
+        store = self._builds.store
+        source = str(build["source"]["storageSource"]["object"])
+        try:
+            store.delete(source.removeprefix(place_of(store)[1]))
+        except KineticError as exc:
+            _LOG.warning("the source of build %s stays in %s: %s", self._id, store.uri, exc)
 
 
 def place_of(store: ObjectStore) -> tuple[str, str]:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from kinetic_core.connections import default_connections
-from kinetic_core.errors import ConfigurationError, ImageBuilding, ImageError
+from kinetic_core.errors import ConfigurationError, ImageBuilding, ImageError, StoreRefused
 from kinetic_core.images.bundled import Workshop, bundled_image
 from kinetic_core.images.cloud_build import CloudBuild, Following
 from kinetic_core.images.dockerfile import Recipe
@@ -84,6 +84,17 @@ def test_a_log_that_may_not_be_read_fails_no_build() -> None:
 
     google = FakeGoogle()
     assert built(google, workshop(google, MemoryObjectStore(fault=closed)), "six")
+
+
+def test_a_source_that_may_not_be_deleted_fails_no_build(caplog: pytest.LogCaptureFixture) -> None:
+    def closed(operation: str, name: str) -> None:
+        if operation == "delete":
+            raise StoreRefused(f"403: {name} may not be deleted")
+
+    google, store = FakeGoogle(), MemoryObjectStore(fault=closed)
+    assert built(google, workshop(google, store), "six").startswith("sha256:")
+    (source,) = (info.name for info in store.list("source/"))
+    assert f"the source of build build-1 stays in {store.uri}: 403: {source} may not be" in caplog.text
 
 
 def test_who_does_not_want_to_wait_is_told_which_build_it_is() -> None:
