@@ -224,7 +224,14 @@ def _pool_faults(pool: WantedPool, wanted: Wanted) -> Iterator[str]:
         yield f"{what}: flex-start machines stay 168 hours at most: --max-run-hours"
     elif pool.max_run_hours < 0:
         yield f"{what}: --max-run-hours {pool.max_run_hours} is negative; 0 is no limit"
-    if any(region_of(zone) != wanted.region for zone in pool.zones):
-        yield f"{what}: --node-zone must be a zone of {wanted.region}"
+    for zone in pool.zones:
+        if not _is_zone_of(wanted.region, zone):
+            like = f"{wanted.region}-b"
+            yield f"{what}: --node-zone {zone!r} is not a zone of {wanted.region}: name one as {like}"
     if wanted.regional and pool.accelerator.kind == "tpu" and len(pool.zones) != 1:
         yield f"{what}: TPUs of a regional cluster are in one zone: name it with --node-zone"
+
+
+def _is_zone_of(region: str, zone: str) -> bool:
+    found = LOCATION.fullmatch(zone)
+    return found is not None and found[1] == region and found[2] is not None

@@ -80,7 +80,12 @@ def test_a_plan_is_the_same_for_the_same() -> None:
         ({"pools": (wanted_pool("gpu-l4", min_nodes=5, max_nodes=2),)}, "--min-nodes 5 and --max-nodes 2"),
         ({"pools": (wanted_pool("gpu-l4", name="x" * 41),)}, "at most 40"),
         ({"location": "us-central1", "pools": (wanted_pool("tpu-v5e-4"),)}, "name it with --node-zone"),
-        ({"pools": (wanted_pool("gpu-l4", zones=("europe-west4-a",)),)}, "a zone of us-central1"),
+        (
+            {"pools": (wanted_pool("gpu-l4", zones=("europe-west4-a",)),)},
+            "'europe-west4-a' is not a zone of us-c",
+        ),
+        ({"pools": (wanted_pool("gpu-l4", zones=("mars",)),)}, "--node-zone 'mars' is not a zone of us-c"),
+        ({"pools": (wanted_pool("gpu-l4", zones=("us-central1",)),)}, "'us-central1' is not a zone of us-c"),
     ],
 )
 def test_what_cannot_be_is_refused_before_anything_is_asked(wrong: Json, said: str) -> None:
