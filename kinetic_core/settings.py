@@ -304,9 +304,12 @@ def _converted(found: Mapping[str, Any], origins: Mapping[str, str]) -> dict[str
     for setting in values.keys() & {"kubeconfig", "prices"}:
         values[setting] = os.path.expanduser(values[setting])  # noqa: PTH111  kept as it was written
     if "default_excludes" in values:
-        values["default_excludes"] = values["default_excludes"] != "1"
+        origin = origins["default_excludes"]
+        is_on = _switch(origin, values["default_excludes"])
+        # The variable says the opposite of the setting, which a client states as it is.
+        values["default_excludes"] = not is_on if origin == _VARIABLES["default_excludes"] else is_on
     if "debug_without_tty" in values:
-        values["debug_without_tty"] = values["debug_without_tty"] == "1"
+        values["debug_without_tty"] = _switch(origins["debug_without_tty"], values["debug_without_tty"])
     if "debug_port" in values:
         values["debug_port"] = _number(int, origins["debug_port"], values["debug_port"], 65535)
     if "debug_wait" in values:
@@ -334,7 +337,17 @@ def _number(kind: type[int] | type[float], name: str, text: str, most: int) -> f
 
 def _megabytes(name: str, text: str) -> int:
     try:
-        value = float(text)
+        size = float(text) * (1 << 20)
     except ValueError:
-        raise ConfigurationError(f"{name}={text!r} is not a number of megabytes (0 turns it off)") from None
-    return int(value * (1 << 20))
+        size = -1.0
+    if not 0 <= size < float("inf"):
+        raise ConfigurationError(f"{name}={text!r} is not a number of megabytes (0 turns it off)")
+    return int(size)
+
+
+def _switch(name: str, text: str) -> bool:
+    """Whether a switch is on; its words are those of Airflow's own settings."""
+    word = text.strip().lower()
+    if word not in ("1", "t", "true", "0", "f", "false"):
+        raise ConfigurationError(f"{name}={text!r} is neither true nor false: set it to 1 or 0")
+    return word in ("1", "t", "true")

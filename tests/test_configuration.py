@@ -130,6 +130,12 @@ def test_another_word_for_the_log_level_is_told_of() -> None:
     [
         ("KINETIC_BACKEND", "slurm"),
         ("KINETIC_CONTEXT_SIZE_WARN_MB", "lots"),
+        ("KINETIC_CONTEXT_SIZE_WARN_MB", "inf"),
+        ("KINETIC_CONTEXT_SIZE_WARN_MB", "1e308"),
+        ("KINETIC_PAYLOAD_SIZE_WARN_MB", "nan"),
+        ("KINETIC_PAYLOAD_SIZE_WARN_MB", "-1"),
+        ("KINETIC_NO_DEFAULT_EXCLUDES", "yes"),
+        ("KINETIC_NO_TTY_DEBUG", "2"),
         ("KINETIC_DEBUG_PORT", "1.5"),
         ("KINETIC_DEBUG_PORT", "65536"),
         ("KINETIC_DEBUG_WAIT_TIMEOUT", "nan"),
@@ -138,3 +144,14 @@ def test_another_word_for_the_log_level_is_told_of() -> None:
 def test_an_unusable_value_names_its_variable(name: str, value: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match=name):
         read_settings({name: value, "KINETIC_PROFILES_FILE": str(tmp_path / "none.json")})
+
+
+@pytest.mark.parametrize(
+    ("text", "is_on"), [("1", 1), ("True", 1), ("t", 1), ("0", 0), ("false", 0), ("F", 0)]
+)
+def test_a_switch_has_airflows_words(text: str, is_on: bool, tmp_path: Path) -> None:
+    nowhere = {"KINETIC_PROFILES_FILE": str(tmp_path / "none.json")}
+    read = read_settings({**nowhere, "KINETIC_NO_DEFAULT_EXCLUDES": text, "KINETIC_NO_TTY_DEBUG": text})
+    assert (not read.default_excludes, read.debug_without_tty) == (is_on, is_on)
+    stated = read_settings(nowhere, {"default_excludes": text, "debug_without_tty": text}, "Client")
+    assert (stated.default_excludes, stated.debug_without_tty) == (is_on, is_on)
