@@ -292,13 +292,8 @@ def _prefer_named_cluster(found: dict[str, Any], origins: dict[str, str], stated
 def _converted(found: Mapping[str, Any], origins: Mapping[str, str]) -> dict[str, Any]:
     """Texts as the values the settings hold."""
     values = dict(found)
-    backend = values.get("backend")
-    if backend is not None and backend not in BACKENDS:
-        origin, known = origins["backend"], ", ".join(BACKENDS)
-        is_named = origin.isupper() or origin.startswith("--")
-        said = f"{origin}={backend!r}" if is_named else f"backend={backend!r} of {origin}"
-        close = "".join(f". Did you mean {one!r}?" for one in get_close_matches(str(backend), BACKENDS, n=1))
-        raise ConfigurationError(f"{said} is not one of {known}{close}")
+    if "backend" in values:
+        check_backend(values["backend"], origins["backend"])
     values["local_store"] = _directory(values.get("local_store", Settings.local_store))
     values["cache"] = Path(values.get("cache", Settings.cache)).expanduser()
     for setting in values.keys() & {"kubeconfig", "prices"}:
@@ -318,6 +313,16 @@ def _converted(found: Mapping[str, Any], origins: Mapping[str, str]) -> dict[str
         if setting in values:
             values[setting] = _megabytes(origins[setting], values[setting])
     return values
+
+
+def check_backend(backend: str, origin: str) -> None:
+    """Raise ConfigurationError, naming the origin of the setting, for a backend that there is not."""
+    if backend in BACKENDS:
+        return
+    is_named = origin.isupper() or origin.startswith("--")
+    said = f"{origin}={backend!r}" if is_named else f"backend={backend!r} of {origin}"
+    close = "".join(f". Did you mean {one!r}?" for one in get_close_matches(backend, BACKENDS, n=1))
+    raise ConfigurationError(f"{said} is not one of {', '.join(BACKENDS)}{close}")
 
 
 def _directory(path: str | Path) -> Path:

@@ -25,20 +25,24 @@ from kinetic_core.provision.vendored import AddOn
 
 
 def named_project(session: Session) -> Connections:
-    """The connections of this call, whose settings must name a project and a place. Raises InvalidRequest.
-
-    Says which zone or region may be meant by one that is in no known region.
-    """
+    """The connections of this call, whose settings must name a project and a place. Raises InvalidRequest."""
     if not session.settings.project:
         error = InvalidRequest("no project is set: pass --project, or set KINETIC_PROJECT or a profile")
         error.hint = "`kinetic profile create NAME` asks for a project and a cluster, and keeps them"
         raise error
-    zone = session.settings.zone
+    check_location(session.settings.zone)
+    return session.connections
+
+
+def check_location(zone: str) -> None:
+    """Raise InvalidRequest for what is neither a zone nor a region.
+
+    Says which zone or region may be meant by one that is in no known region.
+    """
     for fault in location_faults(zone):
         raise InvalidRequest(fault)
     if meant := meant_location(zone):
         say(f"zone {zone!r} is in no region that is known here. Did you mean {meant!r}?")
-    return session.connections
 
 
 def carry_out(

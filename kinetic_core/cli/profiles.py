@@ -10,6 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
+from kinetic_core.cli.plans import check_location
 from kinetic_core.cli.root import profile_app
 from kinetic_core.cli.verb import Session, verb
 from kinetic_core.errors import InvalidRequest
@@ -22,6 +23,7 @@ from kinetic_core.profiles import (
     profiles_file,
     read_profiles,
 )
+from kinetic_core.settings import check_backend
 
 
 def _file() -> Path:
@@ -66,8 +68,9 @@ def create(
     with editing(_file()) as box:
         if name in box[0].profiles and not force:
             raise InvalidRequest(f"profile {name!r} exists; --force replaces it")
-        box[0] = box[0].having(name, profile)
-        stored = box[0]
+        stored = box[0].having(name, profile)
+        _check_values(name, profile)
+        box[0] = stored
     _tell(session, "profile.create", stored, name, f"kept profile {name} in {stored.file}")
 
 
@@ -209,6 +212,22 @@ def _fields(words: list[str]) -> Mapping[str, Any]:
         else:
             found[key] = value
     return found
+
+
+def _check_values(name: str, profile: Mapping[str, Any]) -> None:
+    """Refuse what no command could use with this profile. Raises InvalidRequest or ConfigurationError."""
+    if "backend" in profile:
+        check_backend(profile["backend"], f"profile {name}")
+    if "zone" in profile:
+        check_location(profile["zone"])
+    # Several kubeconfigs are one text, as in KUBECONFIG.
+    paths = [("kubeconfig", path) for path in profile.get("kubeconfig", "").split(os.pathsep)]
+    for field, path in (*paths, ("local_store", profile.get("local_store", ""))):
+        if path and not os.path.isabs(os.path.expanduser(path)):  # noqa: PTH111, PTH117  Path fails on `~nobody`
+            raise InvalidRequest(
+                f"{field}={path!r} of profile {name} is a relative path, which would be another file in each "
+                f"directory: write {Path(path).absolute()}"
+            )
 
 
 def _chosen(stored: Profiles) -> str | None:

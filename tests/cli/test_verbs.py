@@ -304,13 +304,13 @@ def test_numbers_of_the_configuration_are_numbers(kinetic: Kinetic) -> None:
 
 @pytest.mark.promise("command: `config`: each value and where it came from")
 def test_profiles_are_made_chosen_and_removed(kinetic: Kinetic) -> None:
-    assert kinetic("profile", "create", "team", "--project", "p", "zone=z", "cluster=c").code == 0
-    again = kinetic("profile", "create", "team", "--project", "p", "zone=z", "cluster=c")
+    assert kinetic("profile", "create", "team", "--project", "p", "zone=us-west1-a", "cluster=c").code == 0
+    again = kinetic("profile", "create", "team", "--project", "p", "zone=us-west1-a", "cluster=c")
     assert (again.code, "--force replaces it" in again.err) == (2, True)
     assert kinetic("profile", "create", "here", "--backend", "local").code == 0
     told = kinetic("config", "--cluster", "mine", "--json").json
     origins = {one["name"]: (one["value"], one["origin"]) for one in told["settings"]}
-    assert origins["zone"] == ("z", "profile team")
+    assert origins["zone"] == ("us-west1-a", "profile team")
     assert origins["cluster"] == ("mine", "--cluster")
     assert origins["namespace"] == ("default", "default")
     assert "state" not in " ".join(origins)
@@ -323,6 +323,25 @@ def test_profiles_are_made_chosen_and_removed(kinetic: Kinetic) -> None:
     assert [line.split()[:2] for line in listed[1:]] == [["*", "here"], ["team", "p"]]
     assert kinetic("profile", "remove", "here").code == 0
     assert kinetic("profile", "show").code == 2
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        (["backend=lcoal"], "backend='lcoal' of profile x is not one of local, gke, pathways. Did you mean"),
+        (["zone=z"], "--zone 'z' is neither a zone (us-central1-a) nor a region"),
+        (["zone=us-west1b"], "Did you mean 'us-west1-b'?"),
+        (["kubeconfig=kind.yaml"], "kubeconfig='kind.yaml' of profile x is a relative path"),
+        (["kubeconfig=/k:kind.yaml"], "'kind.yaml' of profile x is a relative path"),
+        (["backend=local", "local_store=jobs"], f"write {Path.cwd() / 'jobs'}"),
+    ],
+)
+def test_a_profile_that_cannot_be_used_is_not_kept(fields: list[str], said: str, kinetic: Kinetic) -> None:
+    done = kinetic("profile", "create", "x", "project=p", "zone=us-west1-a", "cluster=c", *fields)
+    assert (done.code, said in done.err) == (2, True), done.err
+    assert kinetic("profile", "list", "--json").json["profiles"] == []
+    at_home = ("kubeconfig=~/.kube/config:/k", "local_store=~/jobs")
+    assert kinetic("profile", "create", "x", *at_home).code == 0
 
 
 @pytest.mark.promise("command: Profiles and precedence as specified (W76)")
