@@ -72,7 +72,8 @@ class Profiles:
         fault = _fault(check_name(name), dict(profile))
         if fault := fault or ("" if not (missing := missing_fields(profile)) else _missing(name, missing)):
             raise ConfigurationError(fault)
-        return replace(self, current=self.current or name, profiles={**self.profiles, name: dict(profile)})
+        current = self.current if self.profiles else name
+        return replace(self, current=current, profiles={**self.profiles, name: dict(profile)})
 
     def without(self, name: str) -> Profiles:
         """With a profile removed."""

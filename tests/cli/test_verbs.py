@@ -344,6 +344,17 @@ def test_a_profile_that_cannot_be_used_is_not_kept(fields: list[str], said: str,
     assert kinetic("profile", "create", "x", *at_home).code == 0
 
 
+def test_only_the_first_profile_becomes_current(kinetic: Kinetic) -> None:
+    def create(name: str) -> bool:
+        return bool(kinetic("profile", "create", name, "backend=local", "--json").json["current"])
+
+    assert create("first")
+    assert kinetic("profile", "use", "--none").code == 0
+    assert not create("second")
+    assert not kinetic("profile", "create", "first", "backend=local", "--force", "--json").json["current"]
+    assert "(in use)" not in kinetic("profile", "show", "second").out
+
+
 @pytest.mark.promise("command: Profiles and precedence as specified (W76)")
 def test_profiles_by_their_other_names(kinetic: Kinetic) -> None:
     kinetic("profile", "create", "here", "--backend", "local")
