@@ -217,7 +217,9 @@ class FakeProject:
     def _make_cluster(self, parent: str, asked: Json) -> Answer:
         path = f"{parent}/{asked['name']}"
         pools = asked.get("nodePools", [])
-        status, made = self._add(path, {**asked, "location": parent.split("/")[3]})
+        # Whatever it was asked by, GKE tells the last part of a network's name.
+        networks = {key: asked.get(key, "default").rpartition("/")[2] for key in ("network", "subnetwork")}
+        status, made = self._add(path, {**asked, **networks, "location": parent.split("/")[3]})
         if status != 200:
             return status, made
         for pool in pools:

@@ -12,6 +12,7 @@ from kinetic_core.provision.pools import BUSY, autoscaling, node_config
 from kinetic_core.provision.resources import MINE, Found, Json, Request, Resource, lacking
 from kinetic_core.provision.specification import Wanted
 
+_DEFAULT_POOL = "default-pool"
 _SYSTEM_NODES = 3
 """Most nodes of the default pool. GKE's own pods keep one; it is emptied as far as these allow."""
 _FEE = 0.10
@@ -48,7 +49,17 @@ class Cluster(Resource):
             asked["autopilot"] = {"enabled": self.wanted.autopilot}
         if self.wanted.private is not None:
             asked["privateClusterConfig"] = {"enablePrivateNodes": self.wanted.private}
-        return lacking(asked, found)
+        for key in ("network", "subnetwork"):
+            if name := getattr(self.wanted, key):  # GKE tells the last part of a name, as of a shared VPC's
+                asked[key] = name.rpartition("/")[2]
+        return (*lacking(asked, found), *self._other_machines(found))
+
+    def _other_machines(self, found: Found) -> tuple[str, ...]:
+        if self.wanted.machine_type is None:
+            return ()
+        pools = {pool["name"]: pool for pool in found.get("nodePools") or ()}
+        config = pools.get(_DEFAULT_POOL, {}).get("config")
+        return lacking({"machineType": self.wanted.machine_type}, config, _DEFAULT_POOL)
 
     def differences(self, found: Found) -> tuple[str, ...]:
         return lacking(self._changeable(), found)
@@ -116,7 +127,7 @@ class Cluster(Resource):
             "autoscaling": {"autoscalingProfile": "OPTIMIZE_UTILIZATION"},
             "nodePools": [
                 {
-                    "name": "default-pool",
+                    "name": _DEFAULT_POOL,
                     "initialNodeCount": 1,
                     "autoscaling": autoscaling(0, _SYSTEM_NODES, wanted.regional),
                     "management": {"autoUpgrade": True, "autoRepair": True},

@@ -198,8 +198,9 @@ def _faults(wanted: Wanted) -> Iterator[str]:
         yield f"--channel {wanted.channel!r} is not one of {', '.join(CHANNELS)}{close}"
     if wanted.autopilot and not wanted.regional:
         yield f"an Autopilot cluster is regional: --zone {wanted.region}"
-    if wanted.autopilot and wanted.pools:
-        yield "an Autopilot cluster makes nodes by itself: leave --accelerator out"
+    asked = (("--accelerator", wanted.pools), ("--machine-type", wanted.machine_type))
+    for option in (option for option, value in asked if wanted.autopilot and value):
+        yield f"an Autopilot cluster makes nodes by itself: leave {option} out"
     for namespace in wanted.namespaces:
         if not re.fullmatch(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", namespace.name):
             yield f"--namespace {namespace.name!r}: at most 63 lower-case letters, digits and dashes"

@@ -73,6 +73,7 @@ def test_a_plan_is_the_same_for_the_same() -> None:
         ({"channel": "REGULR"}, r"Did you mean 'REGULAR'\?$"),
         ({"autopilot": True}, "--zone us-central1"),
         ({"autopilot": True, "location": "us-central1"}, "leave --accelerator out"),
+        ({"autopilot": True, "location": "us-central1", "machine_type": "e2"}, "leave --machine-type out"),
         ({"namespaces": (WantedNamespace("My_Space"),)}, "--namespace 'My_Space'"),
         ({"namespaces": (WantedNamespace("ml", ("ada",)),)}, "--member 'ada'"),
         ({"pools": (wanted_pool("gpu-l4", spot=True, reservation="r"),)}, "exclude each other"),
@@ -200,6 +201,29 @@ def test_a_cluster_is_changed_as_far_as_it_can_be(world: World) -> None:
     assert cluster["releaseChannel"] == {"channel": "RAPID"}
     with pytest.raises(ConfigurationError, match="enablePrivateNodes, which cannot be changed"):
         world.up(replace(WANTED, private=True))
+
+
+@pytest.mark.parametrize(
+    ("other", "said"),
+    [
+        ({"network": "other"}, "another network, which"),
+        ({"subnetwork": "projects/host/regions/us-central1/subnetworks/other"}, "another subnetwork, which"),
+        ({"machine_type": "e2-standard-4"}, r"another default-pool\.machineType, which"),
+        ({"network": None, "machine_type": None}, ""),
+    ],
+)
+def test_what_a_cluster_is_made_with_cannot_be_changed(world: World, other: Json, said: str) -> None:
+    subnetwork = "projects/host/regions/us-central1/subnetworks/mine"
+    made = replace(WANTED, network="mine", subnetwork=subnetwork, machine_type="e2-standard-8")
+    world.up(made)
+    assert {step.action for step in world.up(made).steps} == {Action.KEEP}
+    if not said:
+        world.up(replace(made, **other))
+        return
+    before = world.mutations()
+    with pytest.raises(ConfigurationError, match=f"cluster training exists with {said} cannot be changed"):
+        world.up(replace(made, **other))
+    assert world.mutations() == before
 
 
 def test_apis_beyond_the_first_page_are_seen(world: World) -> None:
