@@ -4,8 +4,8 @@
     cloud = Cloud("projects/p/locations/us-central1-a", ..., ask=project.ask)
 
 It answers as the services do, with their errors; `faults` scripts what goes wrong (a lost reply is acted on).
-GKE's and other long operations are done some requests later. Tests hold it to what the stand-in for the real
-services answers.
+GKE's and other long operations are done some requests later. What is false is left out, as in the JSON of
+protocol buffers. Tests hold it to what the stand-in for the real services answers.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class FakeProject:
         self.objects: dict[str, list[str]] = {}
         """Names of objects, by bucket."""
         self.fails: dict[str, str] = {}
-        """By name of a cluster or pool, why making it fails, some time after it was begun."""
+        """By name of a cluster, pool or repository, why making it fails, some time after it was begun."""
         self.endless: set[str] = set()
         """Names of clusters and pools at which the service works for ever."""
         self.faults = Faults()
@@ -103,7 +103,7 @@ class FakeProject:
             return 200, {"name": path, "done": True}
         if method == "POST":
             self.enabled.update(body["serviceIds"])
-            return 200, {"name": f"operations/{next(self._numbers)}", "done": False}
+            return 200, {"name": f"operations/{next(self._numbers)}"}
         start = int(query.get("pageToken", ["0"])[0])
         end = start + int(query.get("pageSize", ["50"])[0])
         found = {
@@ -144,19 +144,21 @@ class FakeProject:
 
     def _artifactregistry(self, method: str, path: str, query: dict[str, list[str]], body: Json) -> Answer:
         if "/operations/" in path:
-            return 200, {"name": path, "done": True}
+            return 200, {"name": path, "done": True, **self._failed.get(path, {})}
         if "IamPolicy" in path:
             return self._policy(path, body.get("policy"))
+        operation = f"{path.partition('/repositories')[0]}/operations/{next(self._numbers)}"
         if method == "POST":
-            status, made = self._add(f"{path}/{query['repositoryId'][0]}", body)
+            repository = query["repositoryId"][0]
+            status, made = self._add(f"{path}/{repository}", body)
+            if status == 200 and repository in self.fails:
+                del self.resources[f"{path}/{repository}"]
+                self._failed[operation] = {"error": {"code": 8, "message": self.fails[repository]}}
         else:
             status, made = self._one(method, path)
         if status != 200 or method == "GET":
             return status, made
-        return 200, {
-            "name": f"{path.partition('/repositories')[0]}/operations/{next(self._numbers)}",
-            "done": False,
-        }
+        return 200, {"name": operation}
 
     def _storage(self, method: str, path: str, query: dict[str, list[str]], body: Json) -> Answer:
         if path.endswith("/o"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -25,6 +26,8 @@ from kinetic_core.provision.resources import Json, Request
 from kinetic_core.retry import pauses
 
 _LONGEST_OPERATION = 3600.0
+_OPERATION = re.compile(r"(.+/)?operations/.")
+"""Names of operations: `operations/ID`, or `projects/P/locations/L/operations/ID`."""
 _CODES = {5: 404, 6: 409, 7: 403, 8: 429}
 """Of google.rpc.Code, those that say more than "failed"."""
 
@@ -133,9 +136,10 @@ class Cloud:
             return self.cluster.get(kind, namespace, name)
 
     def _wait(self, service: str, answer: Json) -> None:
-        """Until a long operation is done; an answer that is none of one is complete already."""
+        """Wait until a long operation is done; an answer that is none is complete already."""
         gke = "operationType" in answer
-        if not gke and "done" not in answer and not str(answer.get("name", "")).startswith("operations/"):
+        # One that goes on may have no `done`: the JSON of protocol buffers leaves out what is false.
+        if not gke and not _OPERATION.match(str(answer.get("name", ""))):
             return
         path = f"{self.location}/operations/{answer['name']}" if gke else str(answer["name"])
         give_up, waits = self.clock() + _LONGEST_OPERATION, pauses(0.1, 5.0)

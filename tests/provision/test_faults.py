@@ -107,6 +107,18 @@ def test_a_cluster_that_failed_is_made_again_with_all_its_pools(world: World) ->
     assert {step.action for step in world.up().steps} == {"keep"}
 
 
+def test_a_failure_of_an_operation_that_says_no_done_is_told(world: World) -> None:
+    """An operation that goes on is answered without `done`, as false values are left out."""
+    world.project.fails["kn-training"] = "too many repositories"
+    with pytest.raises(
+        ProvisioningError, match=r"create registry .*/kn-training: too many repositories.*Not done: "
+    ):
+        world.up()
+    world.project.fails.clear()
+    world.up()
+    assert {step.action for step in world.up().steps} == {"keep"}
+
+
 def test_who_may_only_add_pools_can(world: World) -> None:
     world.up(SMALL)
     world.project.refused = {"resourcemanager.projects.setIamPolicy", "storage.buckets.create"}
