@@ -18,6 +18,7 @@ from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
 from typing import Any, Self
 
+from kinetic_core._runner import object_names
 from kinetic_core.backends.base import Backend, backend_name, open_backend
 from kinetic_core.backends.kubernetes.names import JOB_ID, ORIGIN, SPEC_DIGEST
 from kinetic_core.backends.kubernetes.verdict import observe as verdict
@@ -280,7 +281,7 @@ def start_or_adopt(
     backend, digest = prepared.backend, prepared.spec_digest
     others = Others(backend, prepared.reference.namespace, origin)
     others.end_superseded(identity)
-    adopted, tries = _adopted(others, identity, digest)
+    adopted, tries = others.adopted(identity, digest)
     if adopted is not None:
         others_of_task = (each for each in tries if each.job_id != adopted.reference.job_id)
         return replace(adopted, earlier=tuple(others_of_task))
@@ -296,18 +297,6 @@ def start_or_adopt(
     earlier = tuple(each for each in earlier if each.job_id != reference.job_id)
     observation = others.observation_of(reference)
     return Started(reference, observation, adopted=False, shipped=shipped, earlier=earlier)
-
-
-def _adopted(others: Others, identity: TaskIdentity, digest: str) -> tuple[Started | None, list[Earlier]]:
-    """Return the job to adopt, None if there is none, and what is known of the task's earlier jobs."""
-    if others.origin is None:
-        adopted, tries = _look_at_tries(others.backend, identity, digest, identity.tries())
-    else:
-        adopted, tries = others.newest(identity, digest)
-        if not tries and identity.try_number > 1:  # its Job may be gone, but not its outcome
-            before = replace(identity, try_number=identity.try_number - 1)
-            adopted, tries = _look_at_tries(others.backend, identity, digest, [before])
-    return adopted or others.uncollected(identity, digest), tries
 
 
 def latest(
@@ -405,6 +394,17 @@ class Others:
             if own is not None or theirs.run_began != identity.run_began or cleared:
                 self._cancel(job_id, f"try {identity.try_number} of its task has begun")
 
+    def adopted(self, identity: TaskIdentity, spec_digest: str) -> tuple[Started | None, list[Earlier]]:
+        """Return the job to adopt, None if there is none, and what is known of the task's earlier jobs."""
+        if self.origin is None:
+            adopted, tries = _look_at_tries(self.backend, identity, spec_digest, identity.tries())
+        else:
+            adopted, tries = self.newest(identity, spec_digest)
+            if not tries and identity.try_number > identity.first_try:  # a Job may be gone, its outcome not
+                before = [each for each in identity.tries() if each.try_number >= identity.first_try]
+                adopted, tries = _look_at_tries(self.backend, identity, spec_digest, before[1:])
+        return adopted or self.uncollected(identity, spec_digest), tries
+
     def observation_of(self, reference: JobReference) -> JobObservation:
         """Return how a job is that was just created: as the last list has it, or observed if that says too
         little.
@@ -464,7 +464,8 @@ class Others:
             reference = find(self.backend, each.job_id) if place == 0 or not observation.is_terminal else None
             if reference is not None and may_adopt and each.spec_digest == spec_digest:
                 observation = observe(self.backend, reference)
-                if place == 0 and self._is_of_use(identity, each, observation):
+                is_own = number == identity.try_number
+                if place == 0 and _is_of_use(self.backend, reference, observation, is_own=is_own):
                     state = observation.status.value
                     _LOG.info("adopting %s, which an earlier worker started (%s)", each.job_id, state)
                     adopted = Started(reference, observation, adopted=True)
@@ -473,15 +474,6 @@ class Others:
                 observation = _cancelled_if_active(self.backend, reference, why)
             earlier.append(Earlier(number, each.job_id, observation))
         return adopted, earlier[:_REMEMBERED_TRIES]
-
-    def _is_of_use(self, identity: TaskIdentity, each: _Listed, observation: JobObservation) -> bool:
-        """Return whether the job lives or has succeeded, and no worker of another try was told of a clear."""
-        if not observation.is_terminal:
-            return True
-        if observation.status is not JobStatus.SUCCEEDED:
-            return False
-        is_own = each.origin.try_number == identity.try_number
-        return is_own or self.backend.store.find(_cleared_object(each.job_id)) is None
 
     def _living(self) -> dict[str, Origin]:
         return {each.job_id: each.origin for each in self.listed if not each.observation.is_terminal}
@@ -505,17 +497,31 @@ class Others:
             self.backend.delete(self.namespace, job_id)
 
 
+def _is_of_use(
+    backend: Backend, reference: JobReference, observation: JobObservation, *, is_own: bool
+) -> bool:
+    """Return whether the job lives or has succeeded, and no worker of another try was told of a clear."""
+    if not observation.is_terminal:
+        return True
+    if observation.status is not JobStatus.SUCCEEDED:
+        return False
+    return is_own or backend.store.find(_cleared_object(reference.job_id)) is None
+
+
 def _look_at_tries(
     backend: Backend, identity: TaskIdentity, spec_digest: str, tries: Iterable[TaskIdentity]
 ) -> tuple[Started | None, list[Earlier]]:
     """Return the newest job that can be adopted, and the other jobs of the task's tries.
 
-    Each of `tries` is looked for by its id: no list has the jobs of an Airflow without a name.
+    Each of `tries` is looked for by its id: no list has the jobs of an Airflow without a name, or jobs that
+    were removed. One request tells which are stored: a try that has adopted a job has none of its own.
     """
     others: list[Earlier] = []
     ids = [
         (each.try_number, job_id) for each in tries for job_id in (each.job_id(spec_digest), each.job_id())
     ]
+    there = backend.store.present([object_names.handle(job_id) for _, job_id in ids])
+    ids = [(number, job_id) for number, job_id in ids if object_names.handle(job_id) in there]
     for place, (number, job_id) in enumerate(ids):
         reference = find(backend, job_id)
         if reference is None:
@@ -526,7 +532,7 @@ def _look_at_tries(
             observation = _cancelled_if_active(backend, reference, "the call it was started for has changed")
         else:
             observation = observe(backend, reference)
-            if not observation.is_terminal or observation.status is JobStatus.SUCCEEDED:
+            if _is_of_use(backend, reference, observation, is_own=number == identity.try_number):
                 state = observation.status.value
                 _LOG.info("adopting %s, which an earlier worker started (%s)", job_id, state)
                 adopted = Started(reference, observation, adopted=True)

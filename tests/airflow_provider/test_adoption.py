@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -468,6 +469,50 @@ def test_a_success_is_adopted_after_its_job_is_removed(tmp_path: Path, identity:
         backend_of(retried.reference, default_connections()), retried.reference, allow_pickle=False
     )
     assert (outcome.verified, outcome.value_or_raise()) == (True, "done")
+
+
+@pytest.mark.parametrize("named", [True, False], ids=["named Airflow", "unnamed"])
+def test_a_try_after_one_that_adopted_does_so_too(
+    tmp_path: Path, identity: TaskIdentity, named: bool
+) -> None:
+    """Try 2 has adopted the success of try 1, whose Job is removed, and dies before it gives the value."""
+    (tmp_path / "go").touch()
+    call = call_until_told(tmp_path)
+    begin = start if named else partial(start_or_adopt, options=OPTIONS, connections=default_connections())
+    first = begin(call, identity=identity)
+    wait(backend_of(first.reference, default_connections()), first.reference)
+    drop_payloads(default_connections(), [first.reference])
+    for number in (2, 3, 4):
+        again = begin(call, identity=replace(identity, try_number=number))
+        assert (again.adopted, again.reference) == (True, first.reference)
+    cleared = begin(call, identity=replace(identity, try_number=5, first_try=5))
+    assert not cleared.adopted
+    wait(backend_of(cleared.reference, default_connections()), cleared.reference)
+
+
+@pytest.mark.attack
+def test_a_retry_adopts_no_removed_job_that_was_cleared(tmp_path: Path, identity: TaskIdentity) -> None:
+    (tmp_path / "go").touch()
+    call = call_until_told(tmp_path)
+    first = start(call, identity)
+    backend = backend_of(first.reference, default_connections())
+    wait(backend, first.reference)
+    mark_cleared(backend, first.reference)
+    drop_payloads(default_connections(), [first.reference])
+    second = start(call, replace(identity, try_number=2, clear_number=1))
+    assert not second.adopted
+    wait(backend, second.reference)
+
+
+def test_all_tries_are_looked_for_with_one_request(identity: TaskIdentity) -> None:
+    """Also where the list of a named Airflow has no job of them."""
+    backend = Counting(open_backend("local", default_connections()))
+    last = replace(identity, try_number=20)
+    for origin in (Origin.of(last, "ours"), None):
+        backend.store_reads.clear()
+        others = Others(cast("Backend", backend), "default", origin)
+        assert others.adopted(last, "digest") == (None, [])
+        assert backend.store_reads == ["present"]
 
 
 def test_a_job_somebody_removed_is_no_job(tmp_path: Path, identity: TaskIdentity) -> None:
