@@ -418,8 +418,16 @@ class Others:
         In a run that goes on, a cleared task may have been alive, and its person wants it to run again: then
         the result is spent, whether the worker or the trigger of before has heard of the clearing or not. The
         Job must still exist, because its key verifies the result.
+
+        In a run that nobody has cleared, what is left of a run that began at another time is of one that was
+        deleted: whoever makes a run anew wants its tasks to run, also once this run is cleared.
         """
-        if self.origin is None or identity.clear_number == 0:
+        if self.origin is None:
+            return None
+        if identity.clear_number == 0:
+            for each in self.listed:
+                if each.origin.run_began != identity.run_began:
+                    self.backend.store.create_if_absent(_spent_object(each.job_id), b"")
             return None
         last = max(self.listed, key=lambda each: each.origin.order, default=None)
         if last is None or last.origin.clear_number >= identity.clear_number:

@@ -515,6 +515,23 @@ def test_all_tries_are_looked_for_with_one_request(identity: TaskIdentity) -> No
         assert backend.store_reads == ["present"]
 
 
+@pytest.mark.attack
+def test_clear_returns_no_result_of_a_deleted_run(tmp_path: Path, identity: TaskIdentity) -> None:
+    """A run was deleted and made anew; its own job is collected and removed when it is cleared."""
+    (tmp_path / "go").touch()
+    call = call_until_told(tmp_path)
+    deleted = start(call, identity)
+    wait(backend_of(deleted.reference, default_connections()), deleted.reference)
+    remade = replace(identity, run_began="later")
+    own = start(call, remade)
+    assert not own.adopted
+    wait(backend_of(own.reference, default_connections()), own.reference)
+    drop_payloads(default_connections(), [own.reference])
+    after = start(call, cleared(remade))
+    assert not after.adopted
+    wait(backend_of(after.reference, default_connections()), after.reference)
+
+
 def test_a_job_somebody_removed_is_no_job(tmp_path: Path, identity: TaskIdentity) -> None:
     (tmp_path / "go").touch()
     first = start_or_adopt(call_until_told(tmp_path), OPTIONS, default_connections(), identity)
