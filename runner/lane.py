@@ -46,8 +46,8 @@ from .processes import adopt_orphans
 from .segments import sealed_states
 from .signing_key import forget_key, wipe_bytes
 from .store import Content, MissingObject, Store, exists
-from .template import IN_FILE, SMALL, SetUpFailed, Template
-from .watch import Ending, Signals, Watcher, watch_child
+from .template import IN_FILE, SetUpFailed, Template
+from .watch import Ending, OutcomePipe, Signals, Watcher, watch_child
 
 _LARGE = 128 << 10
 """Bytes of an outcome that is stored alone."""
@@ -290,21 +290,21 @@ class _LaneRun:
         except SetUpFailed as exc:
             return exc.outcome, Ending(None, None, bool(self._signals.told)), {}
         reading, writing = os.pipe()
-        told, outcome_pipe = os.pipe()
+        told = OutcomePipe()
         try:
-            child = template.fork(own, parts, writing, outcome_pipe)
+            child = template.fork(own, parts, writing, told.writing)
         finally:
             os.close(writing)
-            os.close(outcome_pipe)
+            os.close(told.writing)
         tee = LogTee(own, self._store, reading)
         watchers: list[Watcher] = [self, segment, *([limit] if limit is not None else [])]
         notice = partial(_give_notice, own)
         times = StoredTimes(own, self._store, started, known={"user_started": started})
         ending = watch_child(
-            child, tee, own.grace, self._signals, self._gauge, times, watchers, notice, template
+            child, tee, own.grace, self._signals, self._gauge, times, watchers, notice, template, told
         )
         tee.pump()
-        outcome, told_times = self._told_outcome(own, told, ending, tee)
+        outcome, told_times = self._told_outcome(own, told.close(), ending, tee)
         tee.close()
         if template.is_dead or template.is_spoiled():
             template.close()
@@ -312,16 +312,9 @@ class _LaneRun:
         return replace(outcome, log_size=tee.whole), ending, told_times
 
     def _told_outcome(
-        self, own: Job, told: int, ending: Ending, tee: LogTee
+        self, own: Job, content: bytes, ending: Ending, tee: LogTee
     ) -> tuple[Outcome, dict[str, float]]:
-        """Return the outcome that an input's process has written to a pipe, or to a file if it is large."""
-        os.set_blocking(told, False)
-        try:
-            content = os.read(told, SMALL + 1)
-        except BlockingIOError:
-            content = b""
-        finally:
-            os.close(told)
+        """Return the outcome that an input's process has written to its pipe, or to a file if it is large."""
         try:
             if content == IN_FILE:
                 return Outcome.from_file(os.path.join(own.work_dir, OUTCOME_FILE)), {}

@@ -31,8 +31,8 @@ from .signing_key import forget_key, set_readable
 from .store import Store
 from .watch import Ending, Signals
 
-SMALL = 48 << 10
-"""Bytes of an outcome that fits into a pipe."""
+_SMALL = 48 << 10
+"""Bytes of an outcome that is told through a pipe."""
 IN_FILE = b"file"
 """Stands in the pipe for an outcome that is in the file of the input's working directory."""
 _ANSWER_SECONDS = 60.0
@@ -337,10 +337,10 @@ class _Serving:
 
 
 def _tell(own: Job, outcome: Outcome, told: Mapping[str, object], pipe: int) -> None:
-    """Write an outcome to a pipe, which takes it at once; a large one to a file."""
+    """Write an outcome to a pipe; a large one to a file."""
     if (
-        sum(map(wire.part_size, outcome.parts.values())) > SMALL // 2
-        or len(frame := _frame(outcome, told)) > SMALL
+        sum(map(wire.part_size, outcome.parts.values())) > _SMALL // 2
+        or len(frame := _frame(outcome, told)) > _SMALL
     ):
         try:
             os.makedirs(own.work_dir, exist_ok=True)
@@ -349,7 +349,8 @@ def _tell(own: Job, outcome: Outcome, told: Mapping[str, object], pipe: int) -> 
             frame = IN_FILE
         except BaseException as exc:  # noqa: BLE001  whatever it is, it is told
             frame = _frame(results.unwritten(outcome, exc), told)
-    os.write(pipe, frame)
+    while frame:
+        frame = frame[os.write(pipe, frame) :]
     signal.signal(signal.SIGTERM, signal.SIG_DFL)  # nothing is lost any more
     results.flush_streams()
 

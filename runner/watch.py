@@ -19,6 +19,7 @@ from .processes import STOPPING
 
 _KILL_RESERVE = 2.0
 _TICK = 1.0
+_MOST_TOLD = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -103,6 +104,37 @@ class Signals:
         os.write(self._waker, b"\0")
 
 
+class OutcomePipe:
+    """Pipe by which the child tells its outcome, if not by a file; `writing` is the child's end.
+
+    It is read while the child runs: a pipe may hold no more than a page, and the child ends once it has
+    written all. Of more than a megabyte, which no outcome has, the rest is thrown away.
+    """
+
+    def __init__(self) -> None:
+        self.descriptor, self.writing = os.pipe()
+        os.set_blocking(self.descriptor, False)
+        self.is_open = True
+        self._content = bytearray()
+
+    def pump(self) -> bool:
+        """Read a piece; return whether there was one."""
+        try:
+            piece = os.read(self.descriptor, 1 << 16)
+        except BlockingIOError:
+            return False
+        self.is_open = bool(piece)
+        self._content += piece[: _MOST_TOLD - len(self._content)]
+        return self.is_open
+
+    def close(self) -> bytes:
+        """Return all that the child has told, once it has ended."""
+        while len(self._content) < _MOST_TOLD and self.pump():
+            pass
+        os.close(self.descriptor)
+        return bytes(self._content)
+
+
 def watch_child(
     child: int,
     tee: LogTee,
@@ -113,8 +145,9 @@ def watch_child(
     watchers: Sequence[Watcher],
     give_notice: Callable[[], None],
     parent: Parent | None = None,
+    outcome: OutcomePipe | None = None,
 ) -> Ending:
-    """Pump the child's output, store its times, and sample the memory, until the child is dead.
+    """Pump the child's output and its outcome, store its times, and sample the memory, until it is dead.
 
     `parent`: the process that has forked it, if that was not this one.
     SIGTERM and SIGINT are passed on to the child as SIGTERM, after `give_notice`; if it has not ended `grace`
@@ -124,15 +157,16 @@ def watch_child(
     deadline: float | None = None
     open_pipe = True
     while True:
-        is_read = open_pipe and not tee.is_full
-        reading = [signals.descriptor, tee.pipe] if is_read else [signals.descriptor]
-        if parent is not None:
-            reading.append(parent.descriptor)
+        reading = [tee.pipe] if open_pipe and not tee.is_full else []
+        reading += [outcome.descriptor] if outcome is not None and outcome.is_open else []
+        reading += [each.descriptor for each in (signals, parent) if each is not None]
         ready, _, _ = select.select(reading, [], [], _TICK)
         if signals.descriptor in ready:
             os.read(signals.descriptor, 1 << 10)
         if tee.pipe in ready:
             open_pipe = tee.pump()
+        if outcome is not None and outcome.descriptor in ready:
+            outcome.pump()
         tee.tick()
         times.tick()
         gauge.sample()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import importlib
 import json
 import mmap
@@ -21,6 +23,7 @@ from numpy import random as numpy_random
 import kinetic_core
 from kinetic_core import BatchError, JobStatus
 from kinetic_core._runner import object_names, wire
+from kinetic_core._runner.child import OUTCOME_FILE
 from kinetic_core._runner.notes import encode_note
 from kinetic_core.batches.lanes import LaneWatch
 from kinetic_core.batches.progress import Board
@@ -201,6 +204,35 @@ def test_large_values_and_objects_come_back(place: Here) -> None:
     first, second, third = place.map(large, [0, 1, 3], lanes=1).results(timeout=60, cleanup=False)
     assert first.number == 0
     assert (second, third) == (b"\1" * (1 << 20), b"\3" * (3 << 20))
+
+
+def returns_more_than_its_pipes_hold(size: int) -> bytes:
+    """Pipes have a page or two where a user of the node has many."""
+    for each in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(OSError):  # the directory's own descriptor, and what is no pipe
+            fcntl.fcntl(int(each.name), fcntl.F_SETPIPE_SZ, mmap.PAGESIZE)
+    return bytes(size)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="sets the size of pipes")
+def test_a_value_larger_than_its_pipe_comes_back(place: Here) -> None:
+    batch = place.map(returns_more_than_its_pipes_hold, [16 << 10], timeout=10)
+    assert batch.results(timeout=60, cleanup=False) == [bytes(16 << 10)]
+
+
+def fails_at_length(length: int) -> None:
+    """Fail where the failure cannot be written to a file, as on a full disk."""
+    Path(os.environ["KINETIC_WORK_DIR"], OUTCOME_FILE).mkdir(parents=True)
+    raise ValueError("\N{COLLISION SYMBOL}" * length)
+
+
+def test_a_long_failure_that_has_no_file_is_told(place: Here) -> None:
+    batch = place.map(fails_at_length, [10_000], timeout=10)
+    with pytest.raises(BatchError) as told:
+        batch.results(timeout=60, cleanup=False)
+    text = str(told.value.exceptions[0])
+    assert "how the function failed cannot be written" in text
+    assert "It was: ValueError: \N{COLLISION SYMBOL}" in text
 
 
 def held(folder: str) -> str:
