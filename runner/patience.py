@@ -5,8 +5,8 @@ from __future__ import annotations
 import errno
 import sys
 import time
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from typing import TypeVar
 
 from .store import Content, SinkType, Store, StoreUnavailable
@@ -45,7 +45,7 @@ class PatientStore:
         self.uri = store.uri
         self._store, self._sleep, self._clock = store, sleep, clock
         self._give_up = clock()
-        self._is_hurried = False
+        self._is_hurried = self._has_other_work = False
 
     def keep(self, seconds: float, *, hurried: bool = False) -> None:
         """Repeat requests for `seconds` from now on.
@@ -77,8 +77,15 @@ class PatientStore:
     def age(self, name: str) -> float:
         return self._answered(lambda: self._store.age(name))
 
-    def hurried(self) -> AbstractContextManager[None]:
-        return self._store.hurried()
+    @contextmanager
+    def hurried(self) -> Iterator[None]:
+        """Repeat nothing inside the context, whatever `keep` has said: its caller tries again itself."""
+        before, self._has_other_work = self._has_other_work, True
+        try:
+            with self._store.hurried():
+                yield
+        finally:
+            self._has_other_work = before
 
     def _answered(self, ask: Callable[[], Answer]) -> Answer:
         pause = _SHORT_PAUSE
@@ -88,7 +95,7 @@ class PatientStore:
                     return ask()
             except StoreUnavailable as exc:
                 left = self._give_up - self._clock()
-                if left <= 0 or exc.errno in _LASTING:
+                if left <= 0 or self._has_other_work or exc.errno in _LASTING:
                     raise
                 sys.stderr.write(f"kinetic: what user code has left is kept until the store answers: {exc}\n")
             self._sleep(min(pause, left))

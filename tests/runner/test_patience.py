@@ -199,6 +199,19 @@ def test_it_is_asked_again_for_so_long_and_no_longer(tmp_path: Path) -> None:
     assert clock.now == 700 + 0.5 + 1 + 2
 
 
+@pytest.mark.parametrize("ends_soon", [False, True])
+def test_who_is_in_a_hurry_waits_for_no_store(tmp_path: Path, ends_soon: bool) -> None:
+    """A lane is patient between its inputs, but not while one runs, whose output and end it watches."""
+    clock = Clock()
+    store = PatientStore(Away(tmp_path, 4, errno.EIO), clock.sleep, clock)
+    store.keep(600, hurried=ends_soon)
+    with pytest.raises(StoreUnavailable), store.hurried():
+        store.create_if_absent("a", b"")
+    assert clock.now == 100
+    assert store.create_if_absent("a", b"")
+    assert clock.now > 100
+
+
 @pytest.mark.parametrize("number", [errno.EACCES, errno.ENOENT, errno.ENOSPC, errno.EPROTO], ids=os.strerror)
 def test_what_only_a_person_can_mend_is_not_waited_for(tmp_path: Path, number: int) -> None:
     clock = Clock()
