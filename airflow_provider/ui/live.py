@@ -61,16 +61,22 @@ class _Homes:
 
 async def live_rows(
     instances: Sequence[Instance], places: Places, answers: Answers
-) -> tuple[list[dict[str, Any]], list[str]]:
-    """Return the rows of task instances, and sentences for people about what could not be read."""
+) -> tuple[list[dict[str, Any]], dict[str, set[str]]]:
+    """Return the rows of task instances, and sentences for people about what could not be read.
+
+    Each sentence comes with the DAGs whose jobs it is about: only who may see one of them may read it.
+    """
     homes = await _homes(instances, places)
     living = [each.living.reference for each in instances if each.living is not None]
     known, batches = await asyncio.gather(
         _listings(living, homes, answers), _batches(instances, homes, answers)
     )
     rows = await asyncio.to_thread(lambda: [_row(each, known, batches, homes) for each in instances])
-    told = (answer for answer in (*known.values(), *batches.values()) if isinstance(answer, str))
-    return rows, list(dict.fromkeys([*told, *homes.troubles.values()]))
+    troubles: dict[str, set[str]] = {}
+    for each in instances:
+        if trouble := _trouble(each, known, batches, homes):
+            troubles.setdefault(trouble, set()).add(each.dag_id)
+    return rows, troubles
 
 
 async def _homes(instances: Sequence[Instance], places: Places) -> _Homes:
@@ -190,6 +196,21 @@ async def _answer(
         return f"cannot see {named}: {error}"
 
 
+def _trouble(
+    instance: Instance,
+    known: Mapping[Place, Listing | str],
+    batches: Mapping[str, LiveBatch | str],
+    homes: _Homes,
+) -> str:
+    """Return why the state of an instance's job or batch could not be read; "" if it was, or nobody asked."""
+    if instance.living is None:
+        return ""
+    job_id = instance.living.reference.job_id
+    of_job = known.get(homes.of.get(job_id, ("", "")))
+    answer = batches.get(job_id) if instance.batch is not None else of_job
+    return homes.troubles.get(job_id) or (answer if isinstance(answer, str) else "")
+
+
 def _row(
     instance: Instance,
     known: Mapping[Place, Listing | str],
@@ -198,15 +219,13 @@ def _row(
 ) -> dict[str, Any]:
     if instance.living is None:
         return row(instance, None)
-    reference = instance.living.reference
+    reference, trouble = instance.living.reference, _trouble(instance, known, batches, homes)
     if instance.batch is not None:
-        seen = batches.get(reference.job_id, homes.troubles.get(reference.job_id, ""))
-        return row(instance, None, seen) if isinstance(seen, str) else row(instance, seen)
+        seen = batches.get(reference.job_id)
+        return row(instance, None if isinstance(seen, str) else seen, trouble)
     listing = known.get(homes.of.get(reference.job_id, ("", "")))
     if listing is None or isinstance(listing, str):
-        return row(
-            instance, None, homes.troubles.get(reference.job_id) or listing or "its cluster was not asked"
-        )
+        return row(instance, None, trouble or "its cluster was not asked")
     found = listing.get(reference.job_id)
     if found is None:
         said = "" if instance.state in TASK_ENDED else "; the task has not said yet how it ended"

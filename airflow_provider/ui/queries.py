@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 from typing import Any, NamedTuple
 
 from airflow_provider.access import Access
@@ -15,7 +16,15 @@ from airflow_provider.ui.detail import UNREAD, detail
 from airflow_provider.ui.instances import Subject, instances, runnable_since
 from airflow_provider.ui.live import Answers, live_batch, live_rows
 from airflow_provider.ui.places import PATIENCE, Places, Remembered
-from airflow_provider.ui.rows import Filters, Instance, costed, page, row, share_builds, without_exceptions
+from airflow_provider.ui.rows import (
+    Filters,
+    Instance,
+    costed,
+    page,
+    row,
+    with_shared_builds,
+    without_exceptions,
+)
 from kinetic_core.backends.base import Backend
 from kinetic_core.errors import KineticError
 from kinetic_core.job import JobReference
@@ -47,8 +56,17 @@ def everything(_: str) -> Right:
     return Right()
 
 
-Rows = tuple[list[dict[str, Any]], dict[str, Any]]
-"""Rows of a run or a task, and the other fields of its answers."""
+class Rows(NamedTuple):
+    """All that is known of a run or a task, before it is narrowed to what a user may see.
+
+    `troubles`: what could not be read, and the DAGs that it is about. `waits`: the task instances of all DAGs
+    that wait for the builds of these rows. `prices`: the fields that tell of prices.
+    """
+
+    rows: list[dict[str, Any]]
+    troubles: Mapping[str, set[str]]
+    waits: Sequence[Instance]
+    prices: Mapping[str, Any]
 
 
 def prices_by_settings() -> Prices | None:
@@ -56,26 +74,35 @@ def prices_by_settings() -> Prices | None:
     return known_prices(read_settings())
 
 
-def _shown(
-    rows: list[dict[str, Any]], filters: Filters, offset: int, limit: int, rights: Rights
-) -> dict[str, Any]:
-    known = {dag_id: rights(dag_id) for dag_id in {each["dag_id"] for each in rows}}
-    seen = [{**each, "team": known[each["dag_id"]].team} for each in rows if known[each["dag_id"]].see]
+def _shown(found: Rows, filters: Filters, offset: int, limit: int, rights: Rights) -> dict[str, Any]:
+    known = cache(rights)
+    seen = [{**each, "team": known(each["dag_id"]).team} for each in found.rows if known(each["dag_id"]).see]
     shown = page(seen, filters, offset, limit)
     shown["jobs"] = [
-        each if known[each["dag_id"]].read_logs else without_exceptions(each) for each in shown["jobs"]
+        each if known(each["dag_id"]).read_logs else without_exceptions(each) for each in shown["jobs"]
     ]
-    return shown
+    if any("build" in each for each in shown["jobs"]):
+        waits = [each for each in found.waits if known(each.dag_id).see]
+        shown["jobs"] = with_shared_builds(shown["jobs"], waits)
+    told = (
+        trouble for trouble, dag_ids in found.troubles.items() if any(known(each).see for each in dag_ids)
+    )
+    return {**shown, **found.prices, "troubles": [*told, *found.prices["troubles"]]}
 
 
 class Questions:
     """Answers for one API server, in its event loop; databases, stores and clusters are read in threads."""
 
     def __init__(
-        self, places: Places | None = None, prices: Callable[[], Prices | None] = prices_by_settings
+        self,
+        places: Places | None = None,
+        prices: Callable[[], Prices | None] = prices_by_settings,
+        known: Callable[[Subject], list[Instance]] = instances,
     ) -> None:
+        """Ask nothing yet. `known` returns the task instances of a subject, by default from the database."""
         self._places = places or Places()
         self._prices = prices
+        self._known = known
         self._instances: Remembered[list[Instance]] = Remembered(_RUN_SECONDS, _RUNS)
         self._answers = Answers(
             Remembered(_CLUSTER_SECONDS), Remembered(_CLUSTER_SECONDS), Remembered(_USAGE_SECONDS)
@@ -90,20 +117,30 @@ class Questions:
     ) -> Mapping[str, Any]:
         """Return a page of the rows, the `currency` of costs, and under `troubles` what could not be read.
 
-        `rights` says which DAGs' rows, and whose texts of exceptions, are shown.
+        `rights` says of which DAGs anything is shown or counted, and whose texts of exceptions are shown.
         """
 
         async def ask() -> Rows:
             found = await self._of(subject)
             rows, troubles = await live_rows(found, self._places, self._answers)
-            if any("build" in each for each in rows):
-                share_builds(rows, await self._of(Subject()))
+            waits = await self._waits(rows)
             prices, trouble = await asyncio.to_thread(self._known_prices)
-            told = {"troubles": [*troubles, *trouble], "currency": prices.currency if prices else None}
-            return [costed(each, prices) for each in rows], told
+            of_prices = {"troubles": trouble, "currency": prices.currency if prices else None}
+            return Rows([costed(each, prices) for each in rows], troubles, waits, of_prices)
 
-        rows, told = await self._rows.get(subject, ask, 3 * PATIENCE)
-        return await asyncio.to_thread(_shown, rows, filters, offset, limit, rights) | told
+        known = await self._rows.get(subject, ask, 3 * PATIENCE)
+        return await asyncio.to_thread(_shown, known, filters, offset, limit, rights)
+
+    async def _waits(self, rows: Sequence[Mapping[str, Any]]) -> list[Instance]:
+        """Return the task instances of all DAGs that wait for the builds of these rows."""
+        pages = {each["build"]["page"] for each in rows if "build" in each}
+        if not pages:
+            return []
+        return [
+            each
+            for each in await self._of(Subject())
+            if (wait := each.waits_for_image) is not None and wait.page in pages
+        ]
 
     def _known_prices(self) -> tuple[Prices | None, list[str]]:
         """Return the server's price table, or the reason why there is none."""
@@ -205,4 +242,6 @@ class Questions:
         }
 
     async def _of(self, subject: Subject) -> list[Instance]:
-        return await self._instances.get(subject, lambda: asyncio.to_thread(instances, subject), 3 * PATIENCE)
+        return await self._instances.get(
+            subject, lambda: asyncio.to_thread(self._known, subject), 3 * PATIENCE
+        )

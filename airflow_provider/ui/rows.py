@@ -294,14 +294,21 @@ def _living(live: Live) -> dict[str, Any]:
     }
 
 
-def share_builds(rows: Iterable[dict[str, Any]], everything: Iterable[Instance]) -> None:
-    """Add to each row that waits for an image how many tasks wait for its build, and the first since when."""
+def with_shared_builds(
+    rows: Iterable[dict[str, Any]], everything: Iterable[Instance]
+) -> list[dict[str, Any]]:
+    """Return the rows; each that waits for an image says how many of all instances wait for its build, and
+    since when the first does.
+    """
     began: dict[str, list[float]] = {}
     for wait in filter(None, (each.waits_for_image for each in everything)):
         began.setdefault(wait.page, []).append(wait.began)
-    for build in (each["build"] for each in rows if "build" in each):
-        shared = began.get(build["page"], []) if build["page"] else []
-        build |= {"tasks": len(shared), "since": min(shared, default=None)}
+
+    def shared(build: Mapping[str, Any]) -> dict[str, Any]:
+        waits = began.get(build["page"], []) if build["page"] else []
+        return {**build, "tasks": len(waits), "since": min(waits, default=None)}
+
+    return [{**each, "build": shared(each["build"])} if "build" in each else each for each in rows]
 
 
 def page(rows: Sequence[Mapping[str, Any]], filters: Filters, offset: int, limit: int) -> dict[str, Any]:

@@ -69,7 +69,8 @@ def look(
     cluster: Any, instances: Sequence[Instance], opened: Any = None
 ) -> tuple[list[dict[str, Any]], list[str]]:
     places = Places(lambda _: [Settings()], lambda name, _: (opened or (lambda _: cluster))(name))
-    return asyncio.run(live_rows(instances, places, answers()))
+    rows, troubles = asyncio.run(live_rows(instances, places, answers()))
+    return rows, list(troubles)
 
 
 def job_id(of: Instance) -> str:

@@ -74,10 +74,10 @@ def look(world: World, *instances: Any, times: int = 1) -> tuple[list[dict[str, 
     async def scene() -> Any:
         places = world.places()
         for _ in range(times):
-            found = await live_rows(
+            rows, troubles = await live_rows(
                 instances, places, Answers(Remembered(0.0), Remembered(0.0), Remembered(0.0))
             )
-        return found
+        return rows, list(troubles)
 
     found: tuple[list[dict[str, Any]], list[str]] = asyncio.run(scene())
     return found

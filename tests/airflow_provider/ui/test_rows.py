@@ -21,7 +21,7 @@ from airflow_provider.ui.rows import (
     costed,
     page,
     row,
-    share_builds,
+    with_shared_builds,
     without_exceptions,
 )
 from kinetic_core.batches.snapshot import BatchTimes
@@ -95,7 +95,7 @@ def test_a_build_says_how_many_tasks_share_it_since_when() -> None:
     over = replace(wait(2, 1.0, "https://a"), build=BuildWait(1, 1.0, 2.0, page="https://a"))
     unknown = wait(3, 4.0, "")
     rows = [row(each, None) for each in (here, instance(), unknown)]
-    share_builds(rows, [here, elsewhere, over, unknown, wait(4, 2.0, "https://b")])
+    rows = with_shared_builds(rows, [here, elsewhere, over, unknown, wait(4, 2.0, "https://b")])
     assert (rows[0]["build"]["tasks"], rows[0]["build"]["since"]) == (2, 3.0)
     assert rows[2]["build"]["tasks"] == 0
 
