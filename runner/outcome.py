@@ -131,9 +131,9 @@ class Outcome:
         if self.failure is not None:
             header["failure"] = self.failure.to_dict()
         if self.result_type is not None:
-            header["result_type"] = self.result_type
+            header["result_type"] = wire.encodable(self.result_type)
         if self.result_repr is not None:
-            header["result_repr"] = self.result_repr
+            header["result_repr"] = wire.encodable(self.result_repr)
         if self.log_size is not None:
             header["log_size"] = self.log_size
         return header

@@ -92,6 +92,14 @@ EXIT_UNSURE = 69
 """Exit code: the attempt before may still run; user code did not run, and a pod follows once that ends."""
 
 
+def encodable(text: str) -> str:
+    """Return a text with lone surrogates, which UTF-8 does not have, as escapes such as `\\udce9`.
+
+    Python makes them of bytes that are no UTF-8, as in the name of a file.
+    """
+    return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()
+
+
 class FailureClass(StrEnum):
     """Class of a failure: whose fault it is, and so whose retry budget it spends."""
 
@@ -123,7 +131,11 @@ class Failure:
     last_lines: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, object]:
-        return {key: value for key, value in asdict(self).items() if value not in (None, ())}
+        """Return plain JSON, its texts such that they can be encoded: user code raises any text."""
+        told = {key: value for key, value in asdict(self).items() if value not in (None, ())}
+        texts = {key: encodable(value) for key, value in told.items() if isinstance(value, str)}
+        lines = {"last_lines": tuple(map(encodable, self.last_lines))} if self.last_lines else {}
+        return {**told, **texts, **lines}
 
     @classmethod
     def from_dict(cls, fields: object) -> Failure:

@@ -30,6 +30,24 @@ def test_only_the_last_failure_is_committed(attempts: Attempts) -> None:
     assert attempts.store.find(object_names.attempt_outcome(JOB, 0)) is not None
 
 
+class Strange:
+    """A value whose text cannot be encoded, and which cannot be pickled."""
+
+    def __repr__(self) -> str:
+        return "caf\udce9"
+
+    def __reduce__(self) -> str:
+        raise ValueError("cannot pickle caf\udce9")
+
+
+def test_an_outcome_has_only_text_that_can_be_encoded(attempts: Attempts) -> None:
+    attempts.submit(Strange).run()
+    outcome = attempts.outcome()
+    assert outcome.failure is not None
+    assert outcome.failure.message.endswith(r"cannot pickle caf\udce9")
+    assert outcome.result_repr == r"caf\udce9"
+
+
 def test_a_finished_job_is_not_run_again(attempts: Attempts) -> None:
     marker = attempts.folder / "runs"
     attempts.submit(appending(marker)).run()

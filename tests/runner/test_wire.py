@@ -79,6 +79,14 @@ def test_a_failure_survives_json() -> None:
     assert "signal" not in failure.to_dict()
 
 
+def test_a_failure_is_stored_as_text_that_can_be_encoded() -> None:
+    """An exception may quote the name of a file that is not UTF-8."""
+    strange = "caf\udce9"
+    told = wire.Failure("user error", strange, traceback=strange, last_lines=(strange, "é")).to_dict()
+    assert (told["message"], told["traceback"]) == (r"caf\udce9", r"caf\udce9")
+    assert told["last_lines"] == (r"caf\udce9", "é")
+
+
 def test_a_head_speaks_for_parts_that_nobody_read() -> None:
     frame = wire.encode_frame(HEADER, PARTS, KEY)
     size = wire.head_size(frame)
