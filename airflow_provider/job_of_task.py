@@ -19,6 +19,7 @@ from datetime import datetime
 from typing import Any, Self
 
 from kinetic_core._runner import object_names
+from kinetic_core._runner.wire import is_encodable
 from kinetic_core.backends.base import Backend, backend_name, open_backend
 from kinetic_core.backends.kubernetes.names import JOB_ID, ORIGIN, SPEC_DIGEST
 from kinetic_core.backends.kubernetes.verdict import observe as verdict
@@ -212,7 +213,8 @@ class Origin:
             return None
         texts = (found.deployment, found.dag_id, found.run_id, found.task_id, found.run_began)
         numbers = (found.map_index, found.try_number, found.clear_number)
-        sound = all(isinstance(each, str) for each in texts) and all(isinstance(n, int) for n in numbers)
+        sound = all(isinstance(each, str) and is_encodable(each) for each in texts)
+        sound = sound and all(isinstance(each, int) for each in numbers)
         return found if sound else None
 
 

@@ -32,6 +32,7 @@ from zoneinfo import ZoneInfo
 from airflow_provider.deployment import of_team
 from airflow_provider.project import project_of_task
 from airflow_provider.records import named
+from kinetic_core._runner.wire import is_encodable
 from kinetic_core.errors import (
     InvalidRequest,
     UnverifiedResult,
@@ -215,7 +216,7 @@ def _leaves(value: Any, depth: int) -> Iterator[Any]:
 
 
 def _has_plain_keys(value: Mapping[Any, Any]) -> bool:
-    return all(type(key) is str and key not in _RESERVED and _is_text(key) for key in value)
+    return all(type(key) is str and key not in _RESERVED and is_encodable(key) for key in value)
 
 
 def _is_plain_leaf(value: Any) -> bool:
@@ -223,7 +224,7 @@ def _is_plain_leaf(value: Any) -> bool:
     if value is None or kind in (bool, date, timedelta, UUID):
         return True
     if kind is str:
-        return _is_text(value)
+        return is_encodable(value)
     if kind is int:
         return bool(-(2**63) <= value < 2**63)
     if kind is float:
@@ -235,11 +236,6 @@ def _is_plain_leaf(value: Any) -> bool:
     if kind.__module__ == "numpy" and kind.__name__ in _NUMPY_NUMBERS:
         return bool(math.isfinite(value))
     return False
-
-
-def _is_text(value: str) -> bool:
-    """Return whether the text can be encoded: a lone surrogate cannot."""
-    return value.isascii() or not any("\ud800" <= character <= "\udfff" for character in value)
 
 
 def _with_references(value: Any, depth: int, where: str, verify: Verify) -> Any:

@@ -10,7 +10,7 @@ from datetime import datetime
 from enum import Enum, StrEnum
 from typing import Any, Self
 
-from kinetic_core._runner.wire import PROTOCOL, Failure, FailureClass
+from kinetic_core._runner.wire import PROTOCOL, Failure, FailureClass, is_encodable
 from kinetic_core.accelerators.grammar import Accelerator
 from kinetic_core.errors import ProtocolMismatch
 
@@ -283,6 +283,8 @@ class JobReference:
         for name, kinds in known.items():
             if name in values and type(values[name]) not in kinds:
                 raise TypeError(f"{name!r} of a reference is {type(values[name]).__name__}")
+            if isinstance(values.get(name), str) and not is_encodable(values[name]):
+                raise TypeError(f"{name!r} of a reference cannot be encoded as UTF-8")
         reference = cls(**{key: value for key, value in values.items() if key in known})
         if reference.created_at and not is_timestamp(reference.created_at):
             raise TypeError(f"'created_at' of a reference is {reference.created_at[:40]!r}, not a time")

@@ -10,10 +10,12 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+from kinetic_core._runner.wire import is_encodable
 from kinetic_core.accelerators.grammar import Accelerator, parse_accelerator
 from kinetic_core.errors import InvalidAccelerator, InvalidRequest
 
@@ -430,6 +432,7 @@ def title(name: str, value: object) -> str:
     """A text, which may be empty."""
     if not isinstance(value, str):
         raise TypeError(f"{name}={value!r} must be a text")
+    _require_encodable(name, value)
     return value
 
 
@@ -437,4 +440,12 @@ def tags(name: str, value: object) -> dict[str, str]:
     """What is kept with a batch."""
     if not isinstance(value, Mapping):
         raise TypeError(f"{name}={value!r} must be a dict")
+    for text_of_tag in filter(lambda each: isinstance(each, str), chain(value, value.values())):
+        _require_encodable(name, text_of_tag)
     return dict(value)
+
+
+def _require_encodable(name: str, value: str) -> None:
+    """Raise InvalidRequest for a text that no record can hold: every reader would refuse it."""
+    if not is_encodable(value):
+        raise InvalidRequest(f"{name}: {value!r} cannot be encoded as UTF-8; give another text")

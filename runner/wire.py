@@ -100,6 +100,11 @@ def encodable(text: str) -> str:
     return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()
 
 
+def is_encodable(text: str) -> bool:
+    """Return whether a text has no lone surrogates."""
+    return encodable(text) == text
+
+
 class FailureClass(StrEnum):
     """Class of a failure: whose fault it is, and so whose retry budget it spends."""
 
@@ -142,8 +147,10 @@ class Failure:
         """Rebuild from `to_dict()`. Raises Malformed for anything else."""
         known = document(fields, failure_class=str, message=str)
         lines = known.get("last_lines") or ()
-        if not isinstance(lines, list | tuple) or not all(isinstance(line, str) for line in lines):
+        if not isinstance(lines, list | tuple):
             raise Malformed("last_lines of a failure are texts")
+        for line in lines:
+            _check("last_lines", line, str)
         return cls(
             known["failure_class"],
             known["message"],
@@ -179,7 +186,8 @@ def parsed(content: Buffer) -> Any:
 def document(value: object, **fields: type) -> dict[str, Any]:
     """Return a JSON object, from its bytes or parsed, after checking that these fields have their types.
 
-    A float may be written without a point, and is finite. Raises Malformed.
+    A float may be written without a point, and is finite; a text can be encoded as UTF-8, which JSON alone
+    does not see to. Raises Malformed.
     """
     if isinstance(value, bytes | bytearray | memoryview):
         value = parsed(value)
@@ -205,6 +213,8 @@ def _check(name: str, value: object, kind: type) -> None:
         raise Malformed(f"{name!r} is {type(value).__name__}, not {kind.__name__}")
     if isinstance(value, int | float) and not -_LARGEST < value < _LARGEST:
         raise Malformed(f"{name!r} is out of range")
+    if not is_encodable(name) or (isinstance(value, str) and not is_encodable(value)):
+        raise Malformed(f"{name!r} cannot be encoded as UTF-8")
 
 
 def _no_constant(name: str) -> None:

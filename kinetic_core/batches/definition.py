@@ -12,6 +12,7 @@ from typing import Any
 
 from kinetic_core._runner import object_names
 from kinetic_core._runner.notes import ForgedNote, decode_note, encode_note
+from kinetic_core._runner.wire import encodable
 from kinetic_core.backends.base import Backend
 from kinetic_core.errors import JobConflict, KineticError, ObjectNotFound, StoreError
 from kinetic_core.jobs.bundle import Packed
@@ -164,7 +165,7 @@ def note_failure(backend: Backend, namespace: str, group_id: str, index: int, er
     """Store a signed note why an input could not be submitted, unless there is such a note."""
     name = failure_object(group_id, index)
     key_id, key = new_key(backend, namespace, group_id, _SUBMISSION)
-    told = {"type": type(error).__name__, "message": str(error), "key_id": key_id}
+    told = {"type": type(error).__name__, "message": encodable(str(error)), "key_id": key_id}
     backend.store.create_if_absent(name, encode_note(bytes.fromhex(key), name, told))
 
 

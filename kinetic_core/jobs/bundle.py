@@ -16,6 +16,7 @@ from urllib.parse import unquote, urlparse
 
 from kinetic_core._runner import object_names
 from kinetic_core._runner.object_names import outputs_prefix
+from kinetic_core._runner.wire import is_encodable
 from kinetic_core.backends.base import Backend, backend_name, open_backend
 from kinetic_core.backends.kubernetes.bootstrap import StoredArchive, client_archive, runner_archive
 from kinetic_core.bound_method import BoundMethod
@@ -131,11 +132,18 @@ class Substitutes:
 
 
 def asked_output_dir(options: RunOptions, settings: Settings) -> str | None:
-    """Return the chosen output directory, a relative path resolved against this process's directory."""
+    """Return the chosen output directory, a relative path resolved against this process's directory.
+
+    Raises InvalidRequest for a path whose name is not UTF-8, because no record can hold it.
+    """
     asked = options.output_dir or settings.output_dir
-    if asked is None or "://" in asked:
-        return asked
-    return os.path.abspath(os.path.expanduser(asked))  # noqa: PTH100, PTH111  resolve() would follow links
+    if asked is None:
+        return None
+    if "://" not in asked:
+        asked = os.path.abspath(os.path.expanduser(asked))  # noqa: PTH100, PTH111  resolve() follows links
+    if not is_encodable(asked):
+        raise InvalidRequest(f"output_dir={asked!r} cannot be encoded as UTF-8; give another directory")
+    return asked
 
 
 def output_dir(asked: str | None, store_uri: str, job_id: str, index: int | None) -> str:

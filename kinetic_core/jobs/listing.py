@@ -371,7 +371,8 @@ def _origin(text: str) -> dict[str, str]:
         told = json.loads(text or "{}")
     except (ValueError, RecursionError):
         return {}
-    return {str(key): str(value) for key, value in told.items()} if isinstance(told, dict) else {}
+    texts = {str(key): str(value) for key, value in told.items()} if isinstance(told, dict) else {}
+    return texts if all(map(wire.is_encodable, itertools.chain(texts, texts.values()))) else {}
 
 
 class _End(NamedTuple):

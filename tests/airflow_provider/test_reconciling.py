@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -111,6 +112,12 @@ def test_one_question_for_all_instances_of_a_run(tmp_path: Path) -> None:
 @pytest.mark.parametrize("text", ["", "[]", '{"dag_id": 1}', '{"deployment": "x"}', "null"])
 def test_an_annotation_of_somebody_else_is_no_origin(text: str) -> None:
     assert Origin.from_text(text) is None
+
+
+def test_an_origin_that_airflow_cannot_be_asked_of_is_none() -> None:
+    good = Origin("mine", "d", "r", "train", -1)
+    assert Origin.from_text(good.to_text()) == good
+    assert Origin.from_text(replace(good, dag_id="caf\udce9").to_text()) is None
 
 
 def test_each_search_counts_the_time_of_warm_workers() -> None:

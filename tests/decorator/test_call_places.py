@@ -77,6 +77,8 @@ def test_outputs_go_where_the_caller_says(tmp_path: Path, monkeypatch: pytest.Mo
     assert (tmp_path / "outs" / "model").read_text() == "weights"
     with pytest.raises(InvalidRequest, match=r"output_dir='gs://b/x' is no directory of this machine"):
         kinetic_core.run(accelerator="cpu", output_dir="gs://b/x")(work)()
+    with pytest.raises(InvalidRequest, match=r"output_dir='.*caf\\udce9' cannot be encoded as UTF-8"):
+        kinetic_core.run(accelerator="cpu", output_dir=os.fsdecode(b"caf\xe9"))(work)()
 
 
 def test_the_store_is_no_part_of_a_project_that_holds_it(

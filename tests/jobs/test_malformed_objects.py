@@ -46,6 +46,7 @@ ENTRIES: list[dict[str, str]] = [
     {"namespace": "N" * 80},
     {"origin": "[" * 100_000},
     {"origin": '{"dag_id": 7}'},
+    {"origin": r'{"dag_id": "\ud800"}'},
 ]
 
 
@@ -85,7 +86,10 @@ def test_hostile_index_entries_are_named_in_lists(
     found = summaries(backend)
     assert finished.job_id in [job.job_id for job in found if not job.problem]
     told = [job.problem for job in found if job.problem]
-    assert len(told) == len(ENTRIES) - 1  # an origin is left out, and the entry that names no job is listed
+    assert (
+        len(told) == len(ENTRIES) - 2
+    )  # two origins are left out, and the entry that names no job is listed
+    assert all(json.dumps(job.origin, ensure_ascii=False).encode() for job in found)
     assert all("malformed" in problem and "index/" in problem for problem in told)
 
 
@@ -115,7 +119,7 @@ def test_a_malformed_handle_is_named(handle: bytes, backend: Backend) -> None:
 
 @pytest.mark.parametrize(
     "changed", [{name: 7} for name in ("job_id", "namespace", "created_at", "group_kind", "debug")]
-    + [{"group_index": "1"}, {"created_at": "never"}, {"k8s_name": None}]
+    + [{"group_index": "1"}, {"created_at": "never"}, {"k8s_name": None}, {"func_name": "\ud800"}]
     + [{"preparation": told} for told in ("pack", "pack=1", "pack=-1.000", "nap=1.0", "pack=1.0upload=2.0")],
     ids=str,
 )  # fmt: skip
@@ -159,6 +163,8 @@ def test_a_malformed_outcome_keeps_nobody_waiting(
         {"group_id": "grp-other"},
         {"submit_fn_name": None},
         {"tags": {"a": 1}},
+        {"tags": {"a": "\ud800"}},
+        {"tags": {"\ud800": "a"}},
         {"tags": 7},
         {"scheduler": "another"},
         {"scheduler": None},
@@ -195,11 +201,11 @@ def test_a_malformed_manifest_is_left_out(
 
 def test_malformed_notes_of_failures_are_left_out(backend: Backend, caplog: pytest.LogCaptureFixture) -> None:
     store = backend.store
-    note_failure(backend, "default", "grp-a", 0, ValueError("no"))
+    note_failure(backend, "default", "grp-a", 0, ValueError("no caf\udce9"))
     for number, content in enumerate(HOSTILE, 1):
         store.create_if_absent(failure_object("grp-a", number), content)
     store.create_if_absent(failure_object("grp-a", 0).replace("000000", "x"), b"{}")
-    assert _notes(backend) == {0: "ValueError: no"}
+    assert _notes(backend) == {0: r"ValueError: no caf\udce9"}
     assert caplog.text.count("malformed") == len(HOSTILE)
     store.delete_all("batches/grp-a/")
 

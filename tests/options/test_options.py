@@ -146,3 +146,11 @@ def test_what_needs_a_pod_of_its_own_is_not_warm(beside: dict[str, Any], named: 
         RunOptions.checked(**{"accelerator": "cpu", **beside}, warm="10m")
     with pytest.raises(InvalidRequest, match=r"^warm= needs max_concurrent= in a map"):
         kinetic_core.run(accelerator="cpu", warm="10m", backend="local")(len).run_async_map(["a"])
+
+
+@pytest.mark.parametrize(
+    "given", [{"tags": {"of": "caf\udce9"}}, {"tags": {"\udce9": ""}}, {"name": "caf\udce9"}]
+)
+def test_a_batch_is_named_with_text_that_can_be_stored(given: dict[str, Any]) -> None:
+    with pytest.raises(InvalidRequest, match="cannot be encoded as UTF-8"):
+        MAP_OPTIONS.check("run_async_map", **given)

@@ -151,6 +151,10 @@ def test_hostile_frames_are_refused_at_their_head(more: dict[str, object]) -> No
         {"failure": {"failure_class": "x", "message": "y", "last_lines": [1]}},
         {"failure": {"failure_class": "x", "message": "y", "exit_code": "1"}},
         {"failure": {"failure_class": "x", "message": "y", "traceback": {}}},
+        {"failure": {"failure_class": "x", "message": "\ud800"}},
+        {"failure": {"failure_class": "x", "message": "y", "last_lines": ["\ud800"]}},
+        {"result_repr": "\ud800"},
+        {"times": {"\ud800": 1}},
     ],
     ids=str,
 )
@@ -170,3 +174,11 @@ def test_a_malformed_header_is_no_outcome(more: dict[str, object]) -> None:
 def test_a_malformed_document_is_one_error(content: bytes) -> None:
     with pytest.raises(wire.Malformed):
         wire.document(content, at=float)
+
+
+@pytest.mark.attack
+@pytest.mark.parametrize("content", [rb'{"by": "\ud800"}', rb'{"by": "\uDFFFx"}'])
+def test_a_document_with_half_a_character_is_malformed(content: bytes) -> None:
+    with pytest.raises(wire.Malformed, match="'by' cannot be encoded as UTF-8"):
+        wire.document(content, by=str)
+    assert wire.document(rb'{"by": "\ud83d\ude00"}', by=str) == {"by": "😀"}
