@@ -223,7 +223,7 @@ def failure_lines(failed: Sequence[int], errors: Mapping[int, BaseException]) ->
             f"and {len(failed) - len(errors)} more inputs without a value, of which the first were read"
         )
     for index in list(errors)[:1]:
-        notes = "\n".join(getattr(errors[index], "__notes__", ()))
+        notes = readable("\n".join(getattr(errors[index], "__notes__", ())))
         if notes:
             lines.append(f"input {index}: {notes}")
     return lines

@@ -12,6 +12,7 @@ import json
 import logging
 import re
 import sys
+import traceback
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from datetime import datetime
@@ -642,5 +643,33 @@ _DAG_MODULE = re.compile(r"\bunusual_prefix_[0-9a-f]{40}_")
 
 
 def readable(text: str) -> str:
-    """Return a text without the prefix that Airflow puts before the names of modules of DAG files."""
-    return _DAG_MODULE.sub("", text)
+    """Return a text without the prefix that Airflow puts before the names of modules of DAG files.
+
+    Lone surrogates, which Airflow could neither log nor store, become escapes.
+    """
+    return wire.encodable(_DAG_MODULE.sub("", text))
+
+
+def loggable(error: BaseException) -> BaseException:
+    """Return an exception with escapes for lone surrogates in its text, its notes and its causes.
+
+    Airflow logs a traceback as JSON, and a text that is not UTF-8 would end the worker before the task has a
+    state. The exceptions are changed in place; if the text of one is not in its arguments, an
+    AirflowException is returned.
+    """
+    from airflow_provider.airflow_sdk import AirflowException
+
+    def is_loggable() -> bool:
+        return wire.is_encodable("".join(traceback.format_exception(error)))
+
+    if is_loggable():
+        return error
+    chain = [error]
+    for each in chain:
+        each.args = tuple(wire.encodable(one) if isinstance(one, str) else one for one in each.args)
+        if notes := getattr(each, "__notes__", None):
+            each.__notes__ = [wire.encodable(str(note)) for note in notes]
+        chain += [other for other in (each.__cause__, each.__context__) if other and other not in chain]
+    if is_loggable():
+        return error
+    return AirflowException(wire.encodable("".join(traceback.format_exception_only(error)).strip()))

@@ -54,16 +54,29 @@ class Failed(Exception):
 
 
 def plainly(leg: Callable[..., Answer]) -> Callable[..., Answer]:
-    """Make a leg raise a job's failure itself: its traceback then has no frames of ours but this one."""
+    """Make a leg raise a job's failure itself: its traceback then has no frames of ours but this one.
+
+    Every error is one that Airflow can log.
+    """
 
     @wraps(leg)
     def run(self: WorkOperator, *args: Any, **kwargs: Any) -> Answer:
         try:
             return leg(self, *args, **kwargs)
         except Failed as failed:
-            raise failed.failure from None
+            raise _loggable(failed.failure) from None
+        except Exception as error:
+            if (told := _loggable(error)) is error:
+                raise
+            raise told from None
 
     return run
+
+
+def _loggable(error: BaseException) -> BaseException:
+    from airflow_provider.records import loggable
+
+    return loggable(error)
 
 
 class WorkOperator(BaseOperator):

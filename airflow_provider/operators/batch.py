@@ -20,7 +20,7 @@ from airflow_provider.airflow_sdk import (
 from airflow_provider.batch_inputs import mapped_parameter
 from airflow_provider.batch_values import BatchValues, allow_in_xcom
 from airflow_provider.config import default_deferrable
-from airflow_provider.operators.base import Answer
+from airflow_provider.operators.base import Answer, plainly
 from airflow_provider.operators.kinetic import KineticOperator
 from airflow_provider.options import (
     BATCH_OPTIONS,
@@ -154,6 +154,7 @@ class KineticBatchOperator(KineticOperator):
             return super()._data()
         return [*super()._data(), Data(unquote(address.removeprefix("file://")))]
 
+    @plainly
     def execute_complete(
         self,
         context: Context,
@@ -468,6 +469,7 @@ class KineticBatchOperator(KineticOperator):
                 self.log.info("Cancelling %s", group_id)
                 cancel_batch(backend, group_id)
 
+    @plainly
     def _after_broken_trigger(self, context: Context, told: Mapping[str, Any]) -> Any:
         """Continue after a failed trigger: the batch may have ended; otherwise it gets another trigger."""
         return self._execute(context, self._note_broken(context, told))

@@ -405,6 +405,44 @@ def test_a_failure_has_one_frame_of_ours(store: Path, function: Callable[..., An
     assert raised.value.__cause__ is None
 
 
+def cannot_name_it(_: int) -> None:
+    error = ValueError("cannot read " + os.fsdecode(b"caf\xe9"))
+    error.add_note(os.fsdecode(b"nor caf\xe9"))
+    raise error
+
+
+def test_a_failure_has_text_that_airflow_can_write(store: Path) -> None:
+    """Its log is JSON in UTF-8: a name that is not ended the worker before the task had a state."""
+    with pytest.raises(ValueError, match="cannot read") as raised:
+        Task(cannot_name_it).last_leg()
+    assert str(raised.value) == r"cannot read caf\udce9"
+    assert r"nor caf\udce9" in raised.value.__notes__
+    assert "".join(traceback.format_exception(raised.value)).encode()
+
+
+def ends_with(error: BaseException) -> BaseException:
+    """What a leg raises that ends with this error."""
+    from airflow_provider.operators.base import plainly
+
+    @plainly
+    def leg(_: Any) -> None:
+        raise error from ValueError("because of caf\udce9")
+
+    with pytest.raises(Exception, match="caf") as raised:
+        leg(None)
+    assert "".join(traceback.format_exception(raised.value)).encode()
+    return raised.value
+
+
+def test_every_error_of_a_leg_has_text_that_airflow_can_write() -> None:
+    from airflow_provider.airflow_sdk import AirflowException, AirflowFailException
+
+    assert str(ends_with(AirflowFailException("no caf\udce9"))) == r"no caf\udce9"
+    told = ends_with(ImportError("no caf\udce9"))
+    assert (type(told), str(told)) == (AirflowException, r"ImportError: no caf\udce9")
+    assert type(ends_with(OSError(2, "no such file", "caf\udce9"))) is FileNotFoundError
+
+
 def test_a_signal_alone_ends_nothing(store: Path) -> None:
     """In the handler nothing is asked and nothing is cancelled: it may stand in the middle of anything."""
     from airflow.providers.common.compat.sdk import TaskDeferred

@@ -26,6 +26,14 @@ def record(**changes: Any) -> BatchRecord:
     return replace(BatchRecord(reference, 10, "began", 3, 2, "lab", 1, "7", (CAUSE,)), **changes)
 
 
+def test_a_cause_is_text_that_airflow_can_keep() -> None:
+    error = ValueError("cannot read caf\udce9")
+    error.add_note("nor caf\udce9")
+    (told,) = causes([7], {7: error})
+    assert told.text == r"ValueError: cannot read caf\udce9"
+    assert failure_lines([7], {7: error})[-1] == r"input 7: nor caf\udce9"
+
+
 def test_a_record_survives_xcom_and_knows_its_task() -> None:
     for told in (record(), record(run_seconds=12.5), record(run_seconds=12, seconds=30.0, waited=0)):
         assert BatchRecord.from_value(told.to_dict()) == told
