@@ -13,7 +13,7 @@ from airflow_provider.batch_of_task import may_own
 from airflow_provider.job_of_task import TaskIdentity
 from airflow_provider.records import is_seconds, is_sound, push, readable
 from kinetic_core._runner.indexes import format_indexes
-from kinetic_core._runner.wire import FailureClass
+from kinetic_core._runner.wire import FailureClass, is_encodable
 from kinetic_core.backends.base import Backend
 from kinetic_core.batches.outcomes import SUCCEEDED, StoredBatch
 from kinetic_core.batches.snapshot import BatchTimes, batch_times
@@ -52,8 +52,8 @@ class Cause:
         except (TypeError, KeyError):
             return None
         texts, numbers = (found.text, found.reason), (found.count, *found.inputs)
-        is_short = all(type(each) is str and len(each) <= _LONGEST for each in texts)
-        return found if is_short and all(type(each) is int for each in numbers) else None
+        is_sound = all(type(each) is str and len(each) <= _LONGEST and is_encodable(each) for each in texts)
+        return found if is_sound and all(type(each) is int for each in numbers) else None
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,8 @@ class BatchRecord:
             return None
         numbers = (found.size, found.try_number, found.first_try, found.failed or 0)
         texts = (found.run_began, found.conn_id, found.gcp_conn_id, found.missing, found.ended_by)
-        typed = all(type(each) is int for each in numbers) and all(type(each) is str for each in texts)
+        typed = all(type(each) is int for each in numbers)
+        typed = typed and all(type(each) is str and is_encodable(each) for each in texts)
         times = (found.run_seconds, found.seconds, found.waited)
         typed = typed and all(each is None or is_seconds(each) for each in times)
         if not typed or not 0 <= found.size <= MOST_INPUTS or not _INDEXES.fullmatch(found.missing):

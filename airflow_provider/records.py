@@ -160,7 +160,7 @@ class JobRecord:
             end = value["end"]
             record = cls(
                 reference=reference,
-                run_began=str(value["run_began"]),
+                run_began=_text(value["run_began"]),
                 try_number=_whole(value["try_number"]),
                 end=None if end is None else _end(end),
                 conn_id=str(value.get("conn_id") or ""),
@@ -219,7 +219,8 @@ class BuildWait:
         noted = found.began, found.ended, found.resumed, found.sent
         times = [each for each in noted if each is not None]
         known = type(found.page) is str and (found.page == "" or found.page.startswith(_BUILD_PAGES))
-        sound = all(map(is_seconds, times)) and known and len(found.page) <= _LONGEST
+        known = known and len(found.page) <= _LONGEST and wire.is_encodable(found.page)
+        sound = all(map(is_seconds, times)) and known
         return found if sound and type(found.try_number) is int and found.began is not None else None
 
 
@@ -241,7 +242,7 @@ def _earlier(told: Any) -> EarlierJob | None:
         return None
     texts = (found.job_id, found.status, found.reason, found.message)
     sound = isinstance(found.try_number, int) and all(
-        isinstance(text, str) and len(text) <= _LONGEST for text in texts
+        isinstance(text, str) and len(text) <= _LONGEST and wire.is_encodable(text) for text in texts
     )
     return found if sound else None
 
@@ -256,13 +257,21 @@ def _whole(told: Any) -> int:
 def _end(told: Mapping[str, Any]) -> JobEnd:
     return JobEnd(
         status=JobStatus(told["status"]),
-        reason=str(told["reason"]),
-        message=str(told["message"]),
-        failure_class=str(told["failure_class"]),
+        reason=_text(told["reason"]),
+        message=_text(told["message"]),
+        failure_class=_text(told["failure_class"]),
         attempt=_whole(told["attempt"]),
         phases=tuple(found for each in told["phases"] if (found := _phase(each)) is not None),
         resumed=_time(told.get("resumed")),
     )
+
+
+def _text(told: Any) -> str:
+    """Return a text; the page could send nothing at all with one that is not UTF-8. Raises ValueError."""
+    text = str(told)
+    if not wire.is_encodable(text):
+        raise ValueError("a text of a record cannot be encoded as UTF-8")
+    return text
 
 
 def _time(told: Any) -> float | None:
@@ -272,11 +281,11 @@ def _time(told: Any) -> float | None:
 
 
 def _phase(told: Mapping[str, Any]) -> Phase | None:
-    """Return a phase; None if its times are none, which a job's own code may have noted."""
-    began, seconds = told["began"], told["seconds"]
-    if not is_seconds(began) or not is_seconds(seconds):
+    """Return a phase; None if its times or its name are none, which a job's own code may have noted."""
+    began, seconds, name = told["began"], told["seconds"], str(told["name"])
+    if not is_seconds(began) or not is_seconds(seconds) or not wire.is_encodable(name):
         return None
-    return Phase(str(told["name"]), _whole(told["attempt"]), float(began), float(seconds))
+    return Phase(name, _whole(told["attempt"]), float(began), float(seconds))
 
 
 def is_seconds(value: object) -> bool:

@@ -18,7 +18,7 @@ from airflow_provider.records import EarlierJob, JobRecord, advice, earlier_to_v
 from airflow_provider.ui.places import environment
 from airflow_provider.ui.rows import Instance, Live, phases_to_value, row
 from kinetic_core._runner import object_names
-from kinetic_core._runner.wire import FailureClass
+from kinetic_core._runner.wire import FailureClass, encodable
 from kinetic_core.backends.base import Backend
 from kinetic_core.backends.kubernetes.verdict import observe as verdict
 from kinetic_core.errors import KineticError
@@ -290,4 +290,4 @@ def outputs(backend: Backend, reference: JobReference) -> list[dict[str, Any]]:
     """Return the first files in the job's own output directory; a directory elsewhere is not read."""
     prefix = object_names.outputs_prefix(reference.job_id) + "/"
     listed = itertools.islice(backend.store.list(prefix), _MOST_OUTPUTS)
-    return [{"name": info.name.removeprefix(prefix), "size": info.size} for info in listed]
+    return [{"name": encodable(info.name.removeprefix(prefix)), "size": info.size} for info in listed]

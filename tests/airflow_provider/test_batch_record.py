@@ -59,6 +59,8 @@ def test_a_record_survives_xcom_and_knows_its_task() -> None:
         {"waited": 10**400},
         {"missing": "0-999999999999"},
         {"causes": None},
+        {"run_began": "\ud800"},
+        {"ended_by": "\ud800"},
         {"conn_id": "lab\nlab"},
         {"gcp_conn_id": "lab\nlab"},
         {"gcp_conn_id": 5},
@@ -92,6 +94,7 @@ def test_another_value_is_no_record(value: Any) -> None:
         vars(CAUSE) | {"inputs": ["7"]},
         vars(CAUSE) | {"text": "x" * 301},
         vars(CAUSE) | {"count": "1"},
+        vars(CAUSE) | {"text": "\ud800"},
     ],
 )
 def test_what_is_no_cause_is_left_out(cause: Any) -> None:

@@ -148,6 +148,28 @@ def test_times_that_the_page_cannot_show_are_left_out(seconds: Any) -> None:
     assert BuildWait.from_value({"try_number": 1, "began": seconds}) is None
 
 
+@pytest.mark.attack
+@pytest.mark.parametrize("name", ["message", "reason", "failure_class"])
+def test_text_that_the_page_cannot_send_makes_no_record(name: str) -> None:
+    """XCom's JSON carries it, and one task's would end the page's answer about everybody's."""
+    value = record(end=ended()).to_dict()
+    assert JobRecord.from_value(value | {"end": value["end"] | {name: "\ud800"}}) is None
+    assert JobRecord.from_value(value | {"run_began": "\ud800"}) is None
+
+
+@pytest.mark.attack
+def test_what_the_page_cannot_send_is_left_out() -> None:
+    value = record(end=ended()).to_dict()
+    queue, function = value["end"]["phases"]
+    end = value["end"] | {"phases": [queue | {"name": "\ud800"}, function]}
+    told = JobRecord.from_value(value | {"end": end})
+    assert told is not None
+    assert told.end is not None
+    assert told.end.phases == (Phase(**function),)
+    page = "https://console.cloud.google.com/cloud-build/\ud800"
+    assert BuildWait.from_value({"try_number": 1, "began": 5.0, "page": page}) is None
+
+
 def test_a_try_number_beyond_reason_costs_nothing() -> None:
     told = replace(record(), try_number=10**12)
     assert told.started_by(DAG, RUN, "train", -1) is None
@@ -165,7 +187,15 @@ def test_earlier_jobs_survive_json_and_are_bounded() -> None:
 
 
 @pytest.mark.parametrize(
-    "change", [{"job_id": 3}, {"try_number": "1"}, {"message": "x" * 1001}, {"more": 1}, {"status": None}]
+    "change",
+    [
+        {"job_id": 3},
+        {"try_number": "1"},
+        {"message": "x" * 1001},
+        {"message": "\ud800"},
+        {"more": 1},
+        {"status": None},
+    ],
 )
 def test_what_is_no_earlier_job_is_left_out(change: dict[str, Any]) -> None:
     (value,) = earlier_to_value([FAILED])

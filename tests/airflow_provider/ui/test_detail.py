@@ -37,7 +37,9 @@ def talk(folder: str) -> None:
     import os
     import time
 
-    Path(os.environ["KINETIC_OUTPUT_DIR"], "weights.bin").write_bytes(b"1234")
+    outputs = Path(os.environ["KINETIC_OUTPUT_DIR"])
+    (outputs / "weights.bin").write_bytes(b"1234")
+    (outputs / os.fsdecode(b"caf\xe9.bin")).touch()
     print("<script>alert(1)</script>", flush=True)
     while not Path(folder, "go").exists():
         time.sleep(0.01)
@@ -75,7 +77,7 @@ def test_a_job_that_runs_and_then_has_ended(tmp_path: Path) -> None:
     ended = replace(told, end=JobEnd.of(seen, ()))
     shown = detail(replace(alive, state="success", record=ended), ended, backend)
     assert (shown["status"], shown["log"]) == ("SUCCEEDED", ["<script>alert(1)</script>", "done"])
-    assert shown["outputs"] == [{"name": "weights.bin", "size": 4}]
+    assert shown["outputs"] == [{"name": r"caf\udce9.bin", "size": 0}, {"name": "weights.bin", "size": 4}]
     assert [link["name"] for link in shown["links"]] == ["Outputs"]
     assert shown["troubles"] == []
 
