@@ -172,10 +172,22 @@ class KineticBatchOperator(KineticOperator):
         assert self._identity is not None  # noqa: S101  every leg begins with it
         self._batch, self._size, self._broken = reference, int(event["size"]), broken
         self._origin = origin_of(self._identity)
-        if event["status"] == "timeout":
+        deadline = event["deadline"]
+        if event["status"] == "timeout" and not self._had_ended(context, deadline):
             self._has_said_cancelling = True
             self._end_at_deadline(context)
-        return self._finish_batch(context, event["deadline"])
+        return self._finish_batch(context, deadline)
+
+    def _had_ended(self, context: Context, deadline: float | None) -> bool:
+        """Return whether every input had ended by itself when the batch was cancelled at its deadline.
+
+        A triggerer that was down until then has not seen that.
+        """
+        from kinetic_core._runner.wire import CANCELLED, DROPPED
+        from kinetic_core.batches.outcomes import StoredBatch
+
+        states = self._read(StoredBatch(self._backend(), self._known_batch).states, context, deadline)
+        return len(states) == self._size and not {CANCELLED, DROPPED} & set(states.values())
 
     def _execute(
         self, context: Context, deadline: float | None, build: Mapping[str, str] | None = None

@@ -375,6 +375,32 @@ def test_a_trigger_cancels_the_batch_at_its_deadline(home: Path, kind: str, coun
 
 
 @pytest.mark.parametrize("kind", KINDS)
+def test_a_batch_that_ended_before_its_deadline_has_values(home: Path, kind: str) -> None:
+    """No triggerer ran from before the batch's end until after the deadline."""
+    task = BatchTask(home, execution_timeout=timedelta(hours=1), **KINDS[kind])
+    trigger = task.deferred()
+    (home / "go").touch()
+    assert fired(trigger)["status"] == "ended"
+    trigger.deadline = time.time()
+    event = fired(trigger)
+    assert event["status"] == "timeout"
+    assert list(task.operator.execute_complete(task.context, event, 1)) == [n**2 for n in range(SIZE)]
+
+
+def test_failures_before_the_deadline_are_the_reason(home: Path) -> None:
+    from airflow.providers.common.compat.sdk import AirflowException
+
+    task = BatchTask(home, execution_timeout=timedelta(hours=1))
+    (home / "odd-fail").touch()
+    (home / "go").touch()
+    trigger = task.deferred()
+    assert fired(trigger)["status"] == "ended"
+    trigger.deadline = time.time()
+    with pytest.raises(AirflowException, match=r"2 of 4 inputs .* have no value .* 1 is odd"):
+        task.operator.execute_complete(task.context, fired(trigger), 1)
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_a_worker_records_the_batch_that_it_cancels(home: Path, capsys: Any, kind: str) -> None:
     from airflow.providers.common.compat.sdk import AirflowTaskTimeout
 
