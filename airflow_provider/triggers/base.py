@@ -76,6 +76,10 @@ async def _client_of(access: Access) -> Connections:
     return await asked(clients.get, access)
 
 
+class NoConnection(Exception):
+    """The task's connection could not be read until the deadline; the text says why."""
+
+
 class ConnectedTrigger(BaseTrigger):
     """Trigger for a task with connections, which are read again here: a trigger's row holds no secret.
 
@@ -120,14 +124,17 @@ class ConnectedTrigger(BaseTrigger):
     async def _client(self) -> Connections:
         """Return the client of the task's connection, which triggers of this process share.
 
-        A connection that cannot be read now is read again later, so that no job is lost.
+        A connection that cannot be read now is read again later, so that no job is lost. Raises NoConnection
+        at the deadline: somebody may have removed the connection.
         """
         while True:
             try:
                 return await _client_of(self.access)
             except KineticError as error:
+                if self.remaining <= 0:
+                    raise NoConnection(str(error)) from error
                 self.log.warning("%s; trying again", error)
-            await asyncio.sleep(self.outage_interval)
+            await asyncio.sleep(min(self.outage_interval, max(0.0, self.remaining)))
 
 
 async def _states_of_tasks(dag_id: str, run_id: str, task_ids: list[str]) -> Mapping[str, object]:
@@ -192,6 +199,10 @@ class WorkTrigger(ConnectedTrigger):
     def _cancel_for_task(self, backend: Backend, reference: JobReference, *, was_cleared: bool) -> None:
         """Cancel the work, whose task somebody has marked or cleared."""
 
+    @abstractmethod
+    def _event(self, status: str) -> TriggerEvent:
+        """Return the event with which a worker goes on: the work has "ended", or "timeout"."""
+
     async def _tell_cancelled(self, backend: Backend, reference: JobReference) -> None:
         """Record the end of the work that was cancelled for its task, which nobody else does."""
 
@@ -202,6 +213,10 @@ class WorkTrigger(ConnectedTrigger):
         try:
             with reconciled_elsewhere(_noted, _states_of_tasks, _own_deployment):
                 event = await self._watch()
+        except NoConnection as error:
+            self.log.warning("execution_timeout has passed, and %s: a worker ends this task", error)
+            await self._hold()
+            event = self._event("timeout")
         except asyncio.CancelledError:
             if not hasattr(BaseTrigger, "on_kill"):  # an older Airflow: being cancelled is all we learn
                 await self.on_kill()
@@ -232,7 +247,11 @@ class WorkTrigger(ConnectedTrigger):
             return
         reference = JobReference.from_dict(self.reference)
         self.log.info("the task is no longer waiting: cancelling %s", reference.job_id)
-        backend = await in_thread(_shared_backend, reference, await self._client())
+        try:
+            backend = await in_thread(_shared_backend, reference, await self._client())
+        except NoConnection as error:
+            self.log.warning("%s is not cancelled: %s", reference.job_id, error)
+            return
         await in_thread(self._cancel_for_task, backend, reference, was_cleared=was_cleared)
         if was_cleared or self.task_instance is None:
             return

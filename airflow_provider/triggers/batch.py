@@ -55,6 +55,10 @@ class KineticBatchTrigger(WorkTrigger):
         known = {"size": self.size, "origin": self.origin, "limits": self.limits}
         return self._named(reference=self.reference, **known, **more)
 
+    def _event(self, status: str) -> TriggerEvent:
+        told = {"status": status, "reference": self.reference, "size": self.size, "deadline": self.deadline}
+        return ShortEvent(told)
+
     def _cancel(self, backend: Backend, reference: JobReference) -> None:
         cancel_batch(backend, reference.job_id)
 
@@ -90,9 +94,7 @@ class KineticBatchTrigger(WorkTrigger):
         finally:
             watch.close()
         await self._hold()
-        status = "ended" if ended else "timeout"
-        told = {"status": status, "reference": self.reference, "size": self.size, "deadline": self.deadline}
-        return ShortEvent(told)
+        return self._event("ended" if ended else "timeout")
 
     async def _show_until_over(self, watch: BatchWatch, clock: AlertClock) -> bool:
         """Show how many inputs have ended; return True at the batch's end, False at the deadline."""

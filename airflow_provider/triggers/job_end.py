@@ -10,7 +10,7 @@ from airflow.triggers.base import TriggerEvent
 
 from airflow_provider.access import Access, GoogleKeywords
 from airflow_provider.threads import in_thread
-from airflow_provider.triggers.base import ConnectedTrigger, ShortEvent
+from airflow_provider.triggers.base import ConnectedTrigger, NoConnection, ShortEvent
 from kinetic_core.client import Client
 from kinetic_core.connections import Connections
 from kinetic_core.errors import CloudError, ClusterError, StoreError
@@ -42,7 +42,11 @@ class KineticJobEndTrigger(ConnectedTrigger):
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Wait, then yield one event: the job has "ended", or "timeout"."""
-        job = await self._found(await self._client())
+        try:
+            job = await self._found(await self._client())
+        except NoConnection as error:
+            self.log.warning("%s cannot be found: %s", self.job_id, error)
+            job = None
         if job is not None:
             self.log.info("no worker is held while %s runs", self.job_id)
             await self._until_end(job)

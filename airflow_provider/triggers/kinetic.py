@@ -23,7 +23,14 @@ from airflow_provider.records import KEY, count_end, record_of_cancelled, store,
 from airflow_provider.task_logs import Cursor, LineBudget, LogTail, StateLines
 from airflow_provider.telemetry import StateBoard
 from airflow_provider.threads import in_thread, start_apart
-from airflow_provider.triggers.base import SETTLED_SECONDS, ConnectedTrigger, ShortEvent, WorkTrigger, asked
+from airflow_provider.triggers.base import (
+    SETTLED_SECONDS,
+    ConnectedTrigger,
+    NoConnection,
+    ShortEvent,
+    WorkTrigger,
+    asked,
+)
 from airflow_provider.waiting_alert import AlertClock
 from airflow_provider.xcom import Signatures
 from kinetic_core._runner import object_names
@@ -161,7 +168,6 @@ class KineticJobTrigger(WorkTrigger):
         return self._named(reference=self.reference, cursor=self.cursor, silent=self.silent, **more)
 
     def _event(self, status: str) -> TriggerEvent:
-        """Return the event with which a worker goes on: the job has "ended", or "timeout"."""
         return ShortEvent(
             {
                 "status": status,
@@ -423,7 +429,10 @@ class KineticBuildTrigger(ConnectedTrigger):
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Show the build's log until it ends, then yield one event; `shown`: this task has shown the log."""
-        status, message, shown = await self._follow(await self._client())
+        try:
+            status, message, shown = await self._follow(await self._client())
+        except NoConnection as error:
+            status, message, shown = "timeout", str(error), False
         ended = time.time()
         await self._hold()
         told = {"status": status, "message": message, "deadline": self.deadline, "build": self.build}

@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 
 from kinetic_core._runner import object_names
+from tests.airflow_provider.records_of_jobs import record
 from tests.jobs.recorded import ID, Recorded
 
 pytestmark = [pytest.mark.airflow, pytest.mark.attack]
@@ -403,6 +404,29 @@ def test_a_failure_has_one_frame_of_ours(store: Path, function: Callable[..., An
     frames = traceback.extract_tb(raised.value.__traceback__)
     assert [frame.name for frame in frames if "airflow_provider/" in frame.filename][1:] == []
     assert raised.value.__cause__ is None
+
+
+@pytest.mark.parametrize("of", ["job", "batch", "build", "end of a job"])
+def test_a_deadline_counts_without_a_connection(of: str, store: Path) -> None:
+    """Somebody has removed it while the task was deferred, which would else be so for ever."""
+    from airflow_provider.triggers.batch import KineticBatchTrigger
+    from airflow_provider.triggers.job_end import KineticJobEndTrigger
+    from airflow_provider.triggers.kinetic import KineticBuildTrigger, KineticJobTrigger
+
+    reference, when = record().reference.to_dict(), (time.time() - 60, time.time())
+    trigger: Any = {
+        "job": lambda: KineticJobTrigger(reference, [], *when, conn_id="removed"),
+        "batch": lambda: KineticBatchTrigger(reference, 1, "", {}, *when, conn_id="removed"),
+        "build": lambda: KineticBuildTrigger({"project": "p", "build_id": "b"}, *when, conn_id="removed"),
+        "end of a job": lambda: KineticJobEndTrigger(ID, *when, conn_id="removed"),
+    }[of]()
+
+    async def first() -> Any:
+        return await asyncio.wait_for(anext(trigger.run()), 10)
+
+    event = asyncio.run(first()).payload
+    assert event["status"] == "timeout"
+    assert of != "build" or "'removed'" in event["message"]
 
 
 def cannot_name_it(_: int) -> None:
