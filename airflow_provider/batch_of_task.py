@@ -254,14 +254,16 @@ def cancel_batch(backend: Backend, group_id: str) -> None:
 
 def cancel_unless_superseded(backend: Backend, reference: JobReference, origin: Origin | None) -> bool:
     """Cancel the batch of a task that is over, unless a later try of the task runs it; return whether."""
-    if origin is not None:
-        later = (
-            each for each in living(backend, reference.namespace, origin) if each.origin.order > origin.order
-        )
-        if any(each.group_id == reference.job_id for each in later):
-            return False
+    if origin is not None and is_superseded(backend, reference.namespace, reference.job_id, origin):
+        return False
     cancel_batch(backend, reference.job_id)
     return True
+
+
+def is_superseded(backend: Backend, namespace: str, group_id: str, origin: Origin) -> bool:
+    """Return whether something of the batch lives that a later try of the task than that of `origin` runs."""
+    found = living(backend, namespace, origin)
+    return any(each.group_id == group_id and each.origin.order > origin.order for each in found)
 
 
 def living_batches(backend: Backend, namespace: str, origin: Origin) -> set[str]:

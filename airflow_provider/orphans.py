@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Protocol
 
-from airflow_provider.batch_of_task import cancel_batch
+from airflow_provider.batch_of_task import cancel_batch, is_superseded
 from airflow_provider.config import config
 from airflow_provider.job_of_task import Origin
 from airflow_provider.telemetry import IN_TRIGGERS, Stats, WorkerClock
@@ -83,11 +83,15 @@ class Reconciler:
         self._doubted = over - self._doubted
         for job_id in ended:
             _LOG.warning("cancelling %s: its task, %s, is over", job_id, live[job_id])
-        batches = {group_id for job_id in ended if (group_id := batch_of(job_id))}
+        batches: dict[str, Origin] = {}
+        for job_id in ended:
+            group_id, origin = batch_of(job_id), live[job_id]
+            batches[group_id] = max(batches.get(group_id, origin), origin, key=lambda each: each.order)
+        batches.pop("", None)
         alone = [job_id for job_id in ended if not batch_of(job_id)]
         await asyncio.gather(
             *(in_thread(self._cancel, job_id) for job_id in alone),
-            *(in_thread(cancel_batch, self.backend, group_id) for group_id in sorted(batches)),
+            *(in_thread(self._cancel_batch, *each) for each in sorted(batches.items())),
         )
         return ended
 
@@ -137,6 +141,11 @@ class Reconciler:
         reference = find(self.backend, job_id)
         if reference is not None:
             cancel(self.backend, reference)
+
+    def _cancel_batch(self, group_id: str, newest: Origin) -> None:
+        """Cancel a batch, unless its task was cleared since, so that a try later than `newest` runs it."""
+        if not is_superseded(self.backend, self.namespace, group_id, newest):
+            cancel_batch(self.backend, group_id)
 
 
 def batch_of(job_id: str) -> str:

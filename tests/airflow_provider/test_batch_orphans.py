@@ -14,7 +14,8 @@ import pytest
 from airflow_provider.batch_of_task import cancel_unless_superseded, living
 from airflow_provider.job_of_task import Origin, TaskIdentity
 from airflow_provider.orphans import Reconciler, batch_of
-from kinetic_core.backends.kubernetes.names import ORIGIN_ID
+from kinetic_core.backends.kubernetes.names import CHUNK, JOB_ID, ORIGIN_ID
+from kinetic_core.backends.kubernetes.names import ORIGIN as ANNOTATION
 from kinetic_core.backends.kubernetes.verdict import observe
 from kinetic_core.batches.submit import submit_clientless
 from kinetic_core.job import JobStatus
@@ -27,7 +28,7 @@ IDENTITY = TaskIdentity("d", "r", "", "train", -1, 1)
 ORIGIN = Origin.of(IDENTITY, "ours")
 
 
-def looks(backend: Any, told: Told) -> list[list[str]]:
+def looks(backend: Any, told: Any) -> list[list[str]]:
     """What each of two looks cancels."""
     reconciler = Reconciler(backend, "default", "ours", told)
 
@@ -73,6 +74,29 @@ def test_a_newer_try_keeps_a_batch_that_an_older_ends(place: Place) -> None:
     assert not observe(place.jobs()[0], ()).is_terminal
     assert cancel_unless_superseded(place.backend, whole, newer)
     assert observe(place.jobs()[0], ()).status is JobStatus.CANCELLED
+
+
+def test_a_batch_that_a_cleared_task_runs_again_goes_on(place: Place) -> None:
+    """Its task is cleared, and begins, after the second look has heard that it is over."""
+    submit_clientless(place.packed(), [1, 2], replace(PLAN, origin=ORIGIN.to_text()))
+    (job,) = place.jobs()
+    answers: list[str] = []
+
+    async def told(*_: object) -> dict[str, str]:
+        answers.append("failed")
+        if len(answers) == 2:
+            later = replace(ORIGIN, try_number=2).to_text()
+            name, labels = "again", {**job["metadata"]["labels"], JOB_ID: "grp-a-p1", CHUNK: "1"}
+            metadata = {
+                "name": name,
+                "labels": labels,
+                "annotations": {**job["metadata"]["annotations"], ANNOTATION: later},
+            }
+            place.fake.objects.create("Job", "default", {**job, "metadata": metadata})
+        return {"train": "failed"}
+
+    looks(place.backend, told)
+    assert [observe(each, ()).is_terminal for each in place.jobs()] == [False, False]
 
 
 @pytest.mark.usefixtures("local_jobs")
