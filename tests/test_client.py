@@ -18,8 +18,9 @@ from kinetic_core import Client, JobHandle, JobStatus, Settings, default_client
 from kinetic_core.backends.base import open_backend
 from kinetic_core.backends.kubernetes.client import ClusterApi
 from kinetic_core.backends.kubernetes.connection import Target, blank_configuration
-from kinetic_core.errors import ConfigurationError, InvalidRequest, JobNotFound
+from kinetic_core.errors import ConfigurationError, InvalidRequest, JobNotFound, StoreRefused
 from kinetic_core.testing.fake_cluster import FakeCluster
+from tests.batches.places import watch_that_is_refused
 
 AT_ONCE = 4
 SECRET = "nobody-may-see-this"
@@ -189,6 +190,16 @@ def test_a_closed_client_is_used_no_more(tmp_path: Path) -> None:
         client.connections.get("anything", dict)
     assert other.bind(square)(2) == 4
     assert of_machine(tmp_path / "one").handle(handle.to_dict()).result(60, stream_logs=False) is None
+
+
+def test_who_waits_for_a_batch_hears_of_refusals(tmp_path: Path) -> None:
+    client = of_machine(tmp_path)
+    refusing = watch_that_is_refused(open_backend("local", client.connections))
+    batch = client.bind(square).run_async_map([3])
+    with pytest.raises(StoreRefused, match="not permitted"):
+        batch.wait(timeout=90)
+    refusing.is_permitted = True
+    assert batch.results(timeout=90) == [9]
 
 
 def test_the_default_client_opens_again_after_closing() -> None:

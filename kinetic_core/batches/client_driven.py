@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from typing import Any
@@ -26,7 +26,7 @@ from kinetic_core.batches.definition import (
     resumptions,
 )
 from kinetic_core.batches.handle import BatchHandle
-from kinetic_core.batches.progress import Board
+from kinetic_core.batches.progress import Board, may_end
 from kinetic_core.batches.queue import Line, Rules, line_frame, line_name, packed_line, read_line
 from kinetic_core.batches.rerun import run_again
 from kinetic_core.batches.scheduler import Tell, finish
@@ -105,10 +105,24 @@ class Starter:
                 board.stopping = True
             return True if board.stopping or limit is None or board.active() < limit else None
 
-        board.wait_for(ready, None, self.group_id)
+        self._wait_for(ready)
         if not board.stopping and self._has(object_names.stop(self.group_id)):
             board.stop(cancel=True)  # somebody, on whatever machine, has cancelled the batch
         return not board.stopping
+
+    def _wait_for(self, condition: Callable[[], bool | None]) -> None:
+        """Wait on the board, also while nobody learns how jobs end, if that may change.
+
+        Raises InvalidRequest if the client was closed.
+        """
+        while True:
+            try:
+                self.board.wait_for(condition, None, self.group_id)
+            except KineticError as exc:
+                if not may_end(exc):
+                    raise
+            else:
+                return
 
     def _has_failed(self) -> bool:
         """Return whether an input's failure stops the others. Call it under the board's `changed`."""
@@ -134,7 +148,7 @@ class Starter:
 
     def _wait_and_cancel(self) -> None:
         board = self.board
-        board.wait_for(lambda: True if self._has_failed() or board.active() == 0 else None, None, "")
+        self._wait_for(lambda: True if self._has_failed() or board.active() == 0 else None)
         with board.changed:
             living = [job for i, job in enumerate(board.jobs) if job is not None and i not in board.ended]
         for job in living:

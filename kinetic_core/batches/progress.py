@@ -64,6 +64,7 @@ class Board:
         self.unavailable: dict[int, str] = {}
         self.error: BaseException | None = None
         self.trouble: Exception | None = None
+        self._told = 0
         self.stopping = False
         self.cancelled = False
         self.complete = False
@@ -203,6 +204,7 @@ class Board:
         """Tell whoever waits why nobody learns how the jobs end."""
         with self.changed:
             self.trouble = trouble
+            self._told += 1
             self.changed.notify_all()
 
     def stop(self, *, cancel: bool) -> None:
@@ -278,13 +280,12 @@ class Board:
         """
         self.follow()
         with self.changed:
-            if self.trouble is not None and may_end(self.trouble):
-                self.trouble = None  # else it is told again
+            told = self._told  # what has been told before may be over by now, else it is told again
             while True:
                 value = condition()
                 if value is not None and value is not False:
                     return value
-                if self.trouble is not None:
+                if self.trouble is not None and (self._told > told or not may_end(self.trouble)):
                     raise self.trouble
                 remaining = None if deadline is None else deadline - time.monotonic()
                 if remaining is not None and remaining <= 0:

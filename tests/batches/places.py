@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +21,12 @@ from kinetic_core.batches.definition import Plan
 from kinetic_core.batches.indexed import submit_batch
 from kinetic_core.batches.progress import Board
 from kinetic_core.connections import Connections, default_connections
+from kinetic_core.errors import StoreRefused
 from kinetic_core.job import JobReference
 from kinetic_core.jobs.bundle import Packed, pack
 from kinetic_core.jobs.handle import JobHandle
 from kinetic_core.jobs.inputs import input_reference
+from kinetic_core.jobs.watch import JobWatch
 from kinetic_core.options import RunOptions
 from kinetic_core.settings import read_settings
 from kinetic_core.testing.fake_cluster import FakeCluster
@@ -109,3 +112,30 @@ class Place:
         self.store.create_if_absent(
             object_names.result(child), frame, {wire.STATE: wire.sealed_state(child, state, key_id, key)}
         )
+
+
+class Refusing:
+    """A backend that is refused to read how jobs have ended, until somebody permits it."""
+
+    def __init__(self, whole: Any) -> None:
+        self._whole = whole
+        self.is_permitted = False
+        self.refusals = 0
+
+    def get(self, namespace: str, job_id: str) -> Any:
+        if not self.is_permitted:
+            self.refusals += 1
+            raise StoreRefused(f"cannot read {job_id}: not permitted")
+        return self._whole.get(namespace, job_id)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._whole, name)
+
+
+def watch_that_is_refused(backend: Any) -> Refusing:
+    """Have a client watch jobs through a backend that refuses, by a clock whose seconds are minutes."""
+    refusing: Any = Refusing(backend)
+    minutes = count(0, 60)
+    job_watch = JobWatch(refusing, "default", lambda: next(minutes))
+    backend.connections.get((JobWatch, refusing.key, "default"), lambda: job_watch)
+    return refusing  # type: ignore[no-any-return]

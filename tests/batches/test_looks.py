@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -134,6 +135,28 @@ def test_jobs_are_found_after_a_store_was_away(place: Any) -> None:
     wait_for(lambda: not to_come)
     here.store.create_if_absent(object_names.finished("grp-a"), b'{"dropped": [0]}')
     board.wait_for(board.is_over, soon(), "")
+
+
+def test_each_who_waits_is_told_of_one_trouble() -> None:
+    """Also beside one who waits again at once, as the thread does that starts inputs."""
+    board, waits = Board(1), [threading.Event() for _ in range(8)]
+
+    def wait(begun: threading.Event) -> None:
+        for _ in range(2):
+            try:
+                board.wait_for(begun.set, soon(), "")
+            except StoreRefused:
+                if begun is not waits[0]:
+                    raise
+
+    with ThreadPoolExecutor(len(waits)) as threads:
+        waiting = [threads.submit(wait, begun) for begun in waits]
+        assert all(begun.wait(30) for begun in waits)
+        board.tell(StoreRefused("no rights"))
+        for each in waiting[1:]:
+            with pytest.raises(StoreRefused):
+                each.result()
+        wait_for(lambda: waiting[0].done() or board.tell(StoreRefused("again")))
 
 
 @pytest.mark.parametrize("error", [StoreRefused("no rights"), ClusterError("no rights", 403)])

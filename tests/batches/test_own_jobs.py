@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import threading
 import tracemalloc
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -26,12 +27,21 @@ from kinetic_core.batches.definition import (
 from kinetic_core.batches.handle import BatchError, BatchHandle
 from kinetic_core.batches.queue import read_line
 from kinetic_core.batches.rerun import run_again
-from kinetic_core.connections import default_connections
-from kinetic_core.errors import InvalidRequest, JobCancelled, JobConflict, JobNotFound, StoreError
+from kinetic_core.connections import Connections, default_connections
+from kinetic_core.errors import (
+    InvalidRequest,
+    JobCancelled,
+    JobConflict,
+    JobNotFound,
+    StoreError,
+    StoreRefused,
+)
 from kinetic_core.jobs.bundle import pack
 from kinetic_core.jobs.prepare import timestamp
 from kinetic_core.options import RunOptions
+from kinetic_core.settings import read_settings
 from kinetic_core.store.directory import DirectoryObjectStore
+from tests.batches.places import watch_that_is_refused
 from tests.conftest import wait_for
 
 pytestmark = pytest.mark.usefixtures("local_jobs")
@@ -73,8 +83,8 @@ class Kept:
 class Cluster:
     """This machine, where nothing but a client gives inputs their turns."""
 
-    def __init__(self) -> None:
-        self._machine = open_backend("local", default_connections())
+    def __init__(self, connections: Connections | None = None) -> None:
+        self._machine = open_backend("local", connections or default_connections())
         self.lines, self.supervised_queue = Kept(), None
 
     def __getattr__(self, name: str) -> Any:
@@ -135,6 +145,33 @@ def test_as_many_live_at_once_as_may(place: Place) -> None:
     assert place.cluster.store.find(object_names.finished(place.group_id)) is not None
 
 
+def test_the_thread_of_a_closed_client_ends(place: Place) -> None:
+    """Else a script that has closed its client never ends: it waits for the thread."""
+    client = Connections(read_settings())
+    place.cluster = Cluster(client)
+    place.start([0, 1, 2, 3])
+    wait_for(lambda: len(place.began()) == 2)
+    client.close()
+    wait_for(lambda: f"kinetic-{place.group_id}" not in {each.name for each in threading.enumerate()})
+    assert place.cluster.store.find(object_names.finished(place.group_id)) is None
+    place.let_go()
+
+
+def test_inputs_are_started_after_a_store_has_refused(place: Place) -> None:
+    client = Connections(read_settings())
+    place.cluster = Cluster(client)
+    refusing = watch_that_is_refused(open_backend("local", client))
+    batch = place.start([0, 1, 2, 3])
+    with pytest.raises(StoreRefused, match="not permitted"):
+        batch.wait(timeout=90)
+    wait_for(lambda: len(place.began()) == 2)
+    refused = refusing.refusals
+    wait_for(lambda: refusing.refusals > refused + 4)  # the thread that starts inputs is told, too
+    refusing.is_permitted = True
+    place.let_go()
+    assert batch.results(timeout=90) == [0, 1, 2, 3]
+
+
 def test_whoever_attaches_goes_on(place: Place) -> None:
     place.one_that_died([0, 1, 2, 3, 4])
     assert place.cluster.store.find(object_names.finished(place.group_id)) is None
@@ -181,6 +218,31 @@ def test_an_input_with_a_handle_and_no_job_is_started(place: Place) -> None:
     assert place.attach().results(cleanup=False) == [0, 1, 2, 3]
     assert looking.results(timeout=60) == [0, 1, 2, 3]
     assert sorted(place.began()) == [0, 1, 2, 3]
+
+
+class Away:
+    """A store that raises an error once, with the first request."""
+
+    def __init__(self, whole: Any, *errors: Exception) -> None:
+        self._whole = whole
+        self.errors = list(errors)
+
+    def __getattr__(self, name: str) -> Any:
+        if self.errors:
+            raise self.errors.pop()
+        return getattr(self._whole, name)
+
+
+def test_who_only_looks_survives_an_error_of_the_store(place: Place) -> None:
+    place.one_that_died([0, 1, 2])
+    other = replace(place, cluster=Cluster())
+    other.cluster.lines = place.cluster.lines
+    looking = other.attach(goes_on=False)
+    away = other.cluster.store = Away(place.cluster.store, StoreError("away"))
+    wait_for(lambda: not away.errors)
+    place.let_go()
+    assert place.attach().results(cleanup=False) == [0, 1, 2]
+    assert looking.results(timeout=90) == [0, 1, 2]
 
 
 def test_the_same_call_is_the_same_batch(place: Place) -> None:
