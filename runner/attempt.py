@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import MutableMapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from . import object_names, wire
 from .indexes import parse_indexes
@@ -60,7 +60,8 @@ class Job:
     that key to readers of an outcome, and is no secret. `uncounted` attempts ended because the Job was
     suspended, which spends no budget; `since` is the first attempt after the last suspension (see claims.py).
     A worker waits for calls for `idle` seconds, in the pod `pod_name`; `idle` is None for a job with a
-    function. `reuse` says what its calls share (kept_process.py), "" for nothing. A call that runs there is
+    function. `reuse` says what its calls share (kept_process.py), "" for nothing: a process that calls share
+    has no `outcome_key`, but a `lock_key`, which is overwritten like it. A call that runs on a worker is
     `on_worker`, and may take files for its project from the directory `spare`. A call that runs inputs of a
     map is a `lane` of it.
     """
@@ -104,6 +105,13 @@ class Job:
     on_worker: bool = False
     lane: Lane | None = None
     spare: str = ""
+    lock_key: bytearray = field(default_factory=bytearray)
+
+    def key_of_lock(self) -> bytes | bytearray:
+        """Return the key that signs the versions of packages that the job installs; empty if it has none."""
+        if self.lock_key or not self.outcome_key:
+            return self.lock_key
+        return wire.object_key(self.outcome_key, object_names.lock(self.job_id))
 
     def sealed(self, state: str) -> str:
         """Sign a state for the metadata of this job's outcome."""

@@ -167,7 +167,8 @@ class SetUp:
         self._set_environment(header)
         self.phase = "dependencies"
         _install(header, self._job, self._store, self._earlier)
-        forget_key(self._job.outcome_key)  # before anything of the user's is loaded into this process
+        for key in (self._job.outcome_key, self._job.lock_key):
+            forget_key(key)  # before anything of the user's is loaded into this process
         set_readable(readable=True)
         self.phase = "project files"
         if self._earlier is not None:

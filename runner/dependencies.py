@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 from . import object_names
 from .attempt import Job
 from .http_pool import HttpPool
-from .notes import encode_note, read_note
+from .notes import read_start, sign_note, verified_note
 from .processes import errors_of
 from .store import MissingObject, Store, StoreUnavailable
 
@@ -65,14 +65,15 @@ def install(wanted: dict[str, Any], job: Job, store: Store, place: str) -> None:
 
 def _locked(wanted: dict[str, Any], folder: str, job: Job, store: Store) -> list[str]:
     """Return exact versions of everything; hosts that start together use those that are stored first."""
-    name = object_names.lock(job.job_id)
+    name, key = object_names.lock(job.job_id), job.key_of_lock()
     try:
-        return list(read_note(job, store, name)["requirements"])
+        content = read_start(store, name)
     except MissingObject:
         lines = _resolved(wanted, folder)
-    if store.create_if_absent(name, encode_note(job.outcome_key, name, {"requirements": lines})):
-        return lines
-    return list(read_note(job, store, name)["requirements"])
+        if store.create_if_absent(name, sign_note(key, {"requirements": lines})):
+            return lines
+        content = read_start(store, name)
+    return list(verified_note(key, name, content)["requirements"])
 
 
 def _resolved(wanted: dict[str, Any], folder: str) -> list[str]:

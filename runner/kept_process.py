@@ -7,7 +7,8 @@ the keeper, which has imported what earlier calls imported of the image.
 
 A runner asks the keeper through a socket that the worker has made, and gives it a channel of the call's own.
 Through that the keeper says which process runs the call, and how that process ended. If the runner dies, its
-end of the channel closes, and the keeper kills the process.
+end of the channel closes, and the keeper kills the process. Of keys the process gets one, which signs the
+versions of the packages that the call installs and nothing else. It is overwritten before the function loads.
 
 Of a slice each host has a keeper. Processes that have formed one JAX cluster go on together or not at all, so
 a process has the mark of the generation in which it began, and hosts with other marks begin anew together
@@ -28,8 +29,9 @@ import sys
 import time
 import traceback
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from contextlib import suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from .attempt import FORK, PROCESS, Job, take_job
@@ -53,6 +55,8 @@ _CALL, _ASK = b"c", b"a"
 _NEW, _SAME = b"n", b"s"
 """Orders to run a call in a new process of that mark, and in the one of that mark or in none."""
 _KEPT = b"k"
+_KEY_BYTES = 32
+"""Of the key of the call's lock, before the environment in the file that a runner leaves for the process."""
 _LEAVE_SECONDS = 5.0
 """Seconds that a kept process has for its exit handlers when its worker ends."""
 _ANSWER_SECONDS = 60.0
@@ -134,17 +138,16 @@ class KeptProcess:
             raise ConnectionError("the process that is kept for calls has died")
         return mark.strip(b"\0").decode("ascii")
 
-    def run(self, folder: str, output: int, process: ProcessOfHost | None = None) -> int:
+    def run(self, job: Job, output: int, process: ProcessOfHost | None = None) -> int:
         """Have a call run with this process's environment: for its runner. Return the id of its process.
 
-        What it prints goes to the pipe `output`. `folder` is for a file that is removed at once. `process`
-        says which one it must be on a host of a slice. Raises OSError if the keeper is dead, or hangs, or the
-        process is not there any more.
+        What it prints goes to the pipe `output`. `process` says which one it must be on a host of a slice.
+        Raises OSError if the keeper is dead, or hangs, or the process is not there any more.
         """
-        path = os.path.join(folder, "told")
+        path = os.path.join(job.work_dir, "told")  # which is removed at once
         told = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600)
         os.unlink(path)
-        content = json.dumps(dict(os.environ)).encode()
+        content = job.key_of_lock() + json.dumps(dict(os.environ)).encode()
         while content:
             content = content[os.write(told, content) :]
         os.lseek(told, 0, os.SEEK_SET)
@@ -374,12 +377,11 @@ class _Forks(_Keeper):
         self._told = b""
 
         def run(keeper: socket.socket) -> bool:
-            values = _taken(output, told)
+            job, values = _taken(output, told)
             os.environ.clear()
             os.environ.update(values)
             seed_again()
             known = set(sys.modules)
-            job = take_job({**values, VARIABLE: ""})
             set_up = run_child(job, PatientStore(self._opener(job.store_uri)))
             flush_streams()
             imported = {"names": self._of_image(known), "environment": set_up.given}
@@ -497,13 +499,13 @@ class _Calls:
 
     def _run(self, output: int, told: int) -> SetUp:
         """Run a call; return its set-up, which knows what the call has raised."""
-        values = _taken(output, told)
+        job, values = _taken(output, told)
         for name in self._told - values.keys():
             os.environ.pop(name, None)
         os.environ.update(values)
-        job = take_job({**values, VARIABLE: ""})
         renew_signals()
         set_up = run_child(job, self._store, self._modules)
+        forget_key(job.lock_key)  # if its set-up has failed
         self._told = {*values, *set_up.given, *set_up.secrets}
         self._modules.note()
         for descriptor in set_up.held:
@@ -512,14 +514,16 @@ class _Calls:
         return set_up
 
 
-def _taken(output: int, told: int) -> dict[str, str]:
-    """Print to the pipe `output` from now on; return the environment that a runner has written."""
+def _taken(output: int, told: int) -> tuple[Job, dict[str, str]]:
+    """Print to the pipe `output` from now on; return the call and its environment, as its runner wrote it."""
     os.dup2(output, 1)
     os.dup2(output, 2)
     os.close(output)
-    with open(told, "rb") as stream:
-        values: Mapping[str, str] = json.load(stream)
-    return dict(values)
+    key = bytearray(_KEY_BYTES)
+    with open(told, "rb", buffering=0) as stream:  # a buffer would keep a copy of the key
+        stream.readinto(key)
+        values: dict[str, str] = json.loads(stream.read())
+    return replace(take_job({**values, VARIABLE: ""}), lock_key=key), values
 
 
 def _why_not_kept(error: BaseException | None) -> str | None:

@@ -383,7 +383,7 @@ def _hang_watch(job: Job, store: Store, tee: LogTee, others: Hosts | None) -> Ha
 def _kept_child(job: Job, kept: KeptProcess, others: Hosts | None, writing: int) -> int | Outcome:
     """Run user code in the process that is kept for it, or return the failure of that process."""
     try:
-        return kept.run(job.work_dir, writing, None if others is None else others.rendezvous.process())
+        return kept.run(job, writing, None if others is None else others.rendezvous.process())
     except OSError as exc:  # its worker then kills it
         text = f"the process that is kept for calls cannot take this one: {exc}"
         return failed(wire.FailureClass.CONTROL_PLANE, text, "start")

@@ -26,18 +26,28 @@ class ForgedNote(ValueError):
 
 def encode_note(key: bytes | bytearray, name: str, told: Mapping[str, Any]) -> bytes:
     """Encode the note that is stored as `name`."""
-    return json.dumps({**told, _SIGNATURE: _signature(key, name, told)}).encode()
+    return sign_note(wire.object_key(key, name), told)
+
+
+def sign_note(object_key: bytes | bytearray, told: Mapping[str, Any]) -> bytes:
+    """Encode a note with the key of its object (`wire.object_key`)."""
+    return json.dumps({**told, _SIGNATURE: _signature(object_key, told)}).encode()
 
 
 def decode_note(key: bytes | bytearray, name: str, content: bytes) -> dict[str, Any]:
     """Decode the note that was stored as `name`. Raises ForgedNote, as for any note with an empty key."""
+    return verified_note(wire.object_key(key, name) if key else b"", name, content)
+
+
+def verified_note(object_key: bytes | bytearray, name: str, content: bytes) -> dict[str, Any]:
+    """Decode a note with the key of its object; otherwise as `decode_note`."""
     try:
         told: dict[str, Any] = json.loads(content)
         signature = str(told.pop(_SIGNATURE))
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         signature, told = "", {}
-    expected = _signature(key, name, told)
-    if not key or not hmac.compare_digest(signature.encode(errors="replace"), expected.encode()):
+    expected = _signature(object_key, told)
+    if not object_key or not hmac.compare_digest(signature.encode(errors="replace"), expected.encode()):
         raise ForgedNote(f"{name} is not what this job has stored: somebody without its key wrote it")
     return told
 
@@ -55,6 +65,6 @@ def read_start(store: Store, name: str) -> bytes:
     return store.read_range(name, 0, LONGEST_NOTE)
 
 
-def _signature(key: bytes | bytearray, name: str, told: Mapping[str, Any]) -> str:
+def _signature(object_key: bytes | bytearray, told: Mapping[str, Any]) -> str:
     text = json.dumps(told, separators=(",", ":"), sort_keys=True)
-    return hmac.digest(wire.object_key(key, name), text.encode("utf-8", "surrogatepass"), "sha256").hex()
+    return hmac.digest(object_key, text.encode("utf-8", "surrogatepass"), "sha256").hex()

@@ -31,7 +31,7 @@ os.makedirs(job.work_dir)
 kept = KeptProcess(job, open_store, lambda: os.register_at_fork(before=signal.pause), float(sys.argv[1]))
 kept.ensure()
 try:
-    kept.run(job.work_dir, os.pipe()[1])
+    kept.run(job, os.pipe()[1])
 except OSError as exc:
     print(type(exc).__name__)
 kept.kill()

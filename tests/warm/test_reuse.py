@@ -157,7 +157,7 @@ kept.ensure()
 runner = os.fork()
 if runner == 0:
     os.makedirs(job.work_dir)
-    print(kept.run(job.work_dir, os.pipe()[1]), flush=True)
+    print(kept.run(job, os.pipe()[1]), flush=True)
     sys.stdin.readline()
     os._exit(0)
 os.waitpid(runner, 0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -10,11 +11,13 @@ from pathlib import Path
 import pytest
 
 from kinetic_core._runner import object_names, wire
-from kinetic_core._runner.notes import encode_note
+from kinetic_core._runner.notes import decode_note, encode_note
 from tests.conftest import wait_for
 from tests.runner.attempts import JOB, KEY, Attempts, holding
+from tests.runner.test_dependencies import wheels
 from tests.runner.test_signing_key import memory, waiting
 
+__all__ = ["wheels"]
 WORKER = "job-00000000000000bb"
 WORKER_KEY = bytes.fromhex(wire.digest(b"the key of a worker"))
 KEY_ID = f"{JOB}:digest:random@{WORKER}:digest:random"
@@ -128,6 +131,34 @@ def test_a_worker_that_cannot_run_its_call_ends(attempts: Attempts) -> None:
     assert not attempts.is_committed(), "it gets a pod"
 
 
+@pytest.mark.parametrize("reuse", ["", "process", "fork"])
+def test_a_call_that_runs_again_has_the_same_packages(attempts: Attempts, wheels: Path, reuse: str) -> None:
+    """The first attempt has locked them; the second has another process."""
+    ran = attempts.folder / "ran"
+
+    def work() -> int:
+        import importlib
+        import os
+
+        tiny = importlib.import_module("tiny")
+        if not ran.exists():
+            ran.touch()
+            os._exit(7)
+        return int(tiny.VALUE)
+
+    lines = ["--no-index", f"--find-links {wheels}", "tiny"]
+    attempts.submit(work, dependencies={"lines": lines, "constraints": [], "options": []})
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    cache = str(attempts.folder / "cache")
+    worker = start(attempts, 1, KINETIC_REUSE=reuse, PATH=path, UV_CACHE_DIR=cache, UV_OFFLINE="1")
+    give(attempts, KINETIC_RETRIES="1")
+    assert worker.wait(timeout=60) == 0
+    assert result(attempts) == 7
+    name = object_names.lock(JOB)
+    locked = decode_note(wire.call_key(WORKER_KEY, KEY_ID), name, attempts.store.read(name))
+    assert "tiny==1.0" in locked["requirements"]
+
+
 @pytest.mark.attack
 @pytest.mark.parametrize("reuse", ["", "process", "fork"])
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
@@ -144,7 +175,8 @@ def test_user_code_of_a_call_has_no_trace_of_a_key(attempts: Attempts, reuse: st
             wait_for(lambda: begun.exists() and begun.read_text())
             whole = memory(int(begun.read_text().split()[0]))
             assert b"KINETIC_PAYLOAD_SHA256" in whole, "the test reads what it should"
-            for key in (WORKER_KEY, wire.call_key(WORKER_KEY, f"{call}:d:r@{WORKER}:d:r")):
+            own = wire.call_key(WORKER_KEY, f"{call}:d:r@{WORKER}:d:r")
+            for key in (WORKER_KEY, own, wire.object_key(own, object_names.lock(call))):
                 assert key not in whole
                 assert key.hex().encode() not in whole
             begun.unlink()
