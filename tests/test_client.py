@@ -19,6 +19,8 @@ from kinetic_core.backends.base import open_backend
 from kinetic_core.backends.kubernetes.client import ClusterApi
 from kinetic_core.backends.kubernetes.connection import Target, blank_configuration
 from kinetic_core.errors import ConfigurationError, InvalidRequest, JobNotFound, StoreRefused
+from kinetic_core.jobs.console import Console
+from kinetic_core.jobs.shell import open_first_shell
 from kinetic_core.testing.fake_cluster import FakeCluster
 from tests.batches.places import watch_that_is_refused
 
@@ -190,6 +192,23 @@ def test_a_closed_client_is_used_no_more(tmp_path: Path) -> None:
         client.connections.get("anything", dict)
     assert other.bind(square)(2) == 4
     assert of_machine(tmp_path / "one").handle(handle.to_dict()).result(60, stream_logs=False) is None
+
+
+def test_who_waits_for_a_shell_hears_of_refusals(tmp_path: Path) -> None:
+    client = of_machine(tmp_path)
+    handle = client.bind(square).run_async(3)
+    watch_that_is_refused(open_backend("local", client.connections))
+    with pytest.raises(StoreRefused, match="not permitted"):
+        open_first_shell(handle, [], lambda _seen: None, Console())
+
+
+def test_who_waits_for_a_debugger_hears_of_refusals(tmp_path: Path) -> None:
+    client = of_machine(tmp_path)
+    handle = client.bind(kinetic_core.run(accelerator="cpu", debug=True)(abs)).run_async(-3)
+    watch_that_is_refused(open_backend("local", client.connections))
+    with pytest.raises(StoreRefused, match="not permitted"):
+        handle.debug_attach(0, scheduling_timeout=60)
+    handle.cancel()
 
 
 def test_who_waits_for_a_batch_hears_of_refusals(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from kinetic_core._runner import object_names
 from kinetic_core.backends.base import Backend
 from kinetic_core.backends.kubernetes.objects import Pod
 from kinetic_core.connections import Connections
-from kinetic_core.errors import InvalidRequest, ObjectNotFound, WaitTimeout
+from kinetic_core.errors import InvalidRequest, KineticError, ObjectNotFound, WaitTimeout
 from kinetic_core.job import JobObservation, JobReference, JobStatus
 from kinetic_core.jobs.forward import Forward
 from kinetic_core.jobs.observe import watch
@@ -158,8 +158,8 @@ def _awaited(
     if not reference.debug:
         raise InvalidRequest(f"{reference.job_id} was not started with debug=True: it has no debugger")
     backend.ports.check(reference.namespace)
-    news: SimpleQueue[JobObservation] = SimpleQueue()
-    with closing(watch(backend, reference, news.put)):
+    news: SimpleQueue[JobObservation | KineticError] = SimpleQueue()
+    with closing(watch(backend, reference, news.put, refused=news.put)):
         _await_start(reference, news, scheduling, on_change)
         deadline = time.monotonic() + listening
         while (debugger := _found(backend, reference)) is None:
@@ -176,7 +176,7 @@ def _awaited(
 
 def _await_start(
     reference: JobReference,
-    news: SimpleQueue[JobObservation],
+    news: SimpleQueue[JobObservation | KineticError],
     patience: float,
     on_change: Callable[[JobObservation], None],
 ) -> None:
@@ -194,13 +194,15 @@ def _await_start(
 
 
 def _next(
-    reference: JobReference, news: SimpleQueue[JobObservation], deadline: float
+    reference: JobReference, news: SimpleQueue[JobObservation | KineticError], deadline: float
 ) -> JobObservation | None:
-    """Return the job's next observation, None at the deadline. Raises HasEnded."""
+    """Return the job's next observation, None at the deadline. Raises HasEnded, and as `wait`."""
     try:
         seen = news.get(timeout=max(0.0, deadline - time.monotonic()))
     except Empty:
         return None
+    if isinstance(seen, KineticError):
+        raise seen
     if seen.is_terminal:
         raise HasEnded(
             f"{reference.job_id} has ended: {_told(seen)}. There is nothing left to attach to; result() has "

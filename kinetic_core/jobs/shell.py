@@ -178,13 +178,16 @@ def open_first_shell(
 ) -> int:
     """Open the shell of a job with `shell_function` once its function runs; otherwise as `open_shell`.
 
-    `on_change` is called with every observation until then. Raises what the job raised if it ends before.
+    `on_change` is called with every observation until then. Raises what the job raised if it ends before, and
+    as `jobs.observe.wait` does if nothing more can be heard of the job.
     """
-    news: SimpleQueue[JobObservation] = SimpleQueue()
+    news: SimpleQueue[JobObservation | KineticError] = SimpleQueue()
     give_up: float | None = None
-    with closing(watch(handle.place, handle, news.put)):
+    with closing(watch(handle.place, handle, news.put, refused=news.put)):
         while True:
             seen = news.get()
+            if isinstance(seen, KineticError):
+                raise seen
             on_change(seen)
             if seen.is_terminal:
                 handle.collect()
