@@ -20,6 +20,7 @@ from kinetic_core.backends.kubernetes.client import ClusterApi
 from kinetic_core.backends.kubernetes.connection import Target, blank_configuration
 from kinetic_core.errors import ConfigurationError, InvalidRequest, JobNotFound, StoreRefused
 from kinetic_core.jobs.console import Console
+from kinetic_core.jobs.handle import followed_log
 from kinetic_core.jobs.shell import open_first_shell
 from kinetic_core.testing.fake_cluster import FakeCluster
 from tests.batches.places import watch_that_is_refused
@@ -192,6 +193,20 @@ def test_a_closed_client_is_used_no_more(tmp_path: Path) -> None:
         client.connections.get("anything", dict)
     assert other.bind(square)(2) == 4
     assert of_machine(tmp_path / "one").handle(handle.to_dict()).result(60, stream_logs=False) is None
+
+
+def test_who_follows_a_log_hears_of_a_closed_client(tmp_path: Path) -> None:
+    client = of_machine(tmp_path)
+    handle = client.bind(until_told).run_async(str(tmp_path))
+    place = handle.place
+    with ThreadPoolExecutor(1) as threads:
+        follows = threading.Event()
+        following = threads.submit(lambda: list(followed_log(place, handle, follows.set)))  # type: ignore[arg-type]
+        assert follows.wait(30)
+        client.close()
+        (tmp_path / "go").touch()
+        with pytest.raises(InvalidRequest, match="was closed"):
+            following.result(60)
 
 
 def test_who_waits_for_a_shell_hears_of_refusals(tmp_path: Path) -> None:

@@ -20,9 +20,9 @@ from kinetic_core.cli.root import jobs_app
 from kinetic_core.cli.verb import Session, verb
 from kinetic_core.errors import KineticError
 from kinetic_core.job import JobObservation, JobStatus
-from kinetic_core.jobs import logs, observe
+from kinetic_core.jobs import observe
 from kinetic_core.jobs.fallback import remedy
-from kinetic_core.jobs.handle import JobHandle
+from kinetic_core.jobs.handle import JobHandle, followed_log
 from kinetic_core.jobs.watch import Subscription
 
 if TYPE_CHECKING:
@@ -192,17 +192,8 @@ class LogTail:
 
     def _run(self) -> None:
         try:
-            backend = self.handle.place
-            ended = threading.Event()
-            subscription = observe.watch(
-                backend, self.handle, lambda seen: ended.set() if seen.is_terminal else None
-            )
-            try:
-                over = lambda: ended.is_set() or self._stopped.is_set()  # noqa: E731
-                for text in logs.follow_log(backend, self.handle, over):
-                    self._add(text)
-            finally:
-                subscription.close()
+            for text in followed_log(self.handle.place, self.handle, self._stopped.is_set):
+                self._add(text)
             if not any(self._lines):
                 self._add(self.handle.logs() or "")
         except KineticError as exc:

@@ -6,7 +6,7 @@ import logging
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Self
@@ -135,15 +135,8 @@ class JobHandle(JobReference):
             )
         if not follow:
             return logs.read_log(self.place, self, self.observe().attempt, host)
-        ended = threading.Event()
-        subscription = observing.watch(
-            self.place, self, lambda seen: ended.set() if seen.is_terminal else None
-        )
-        try:
-            for text in logs.follow_log(self.place, self, ended.is_set):
-                print(text, end="", flush=True)
-        finally:
-            subscription.close()
+        for text in followed_log(self.place, self):
+            print(text, end="", flush=True)
         return None
 
     def tail(self, n: int = 100) -> str:
@@ -243,8 +236,10 @@ class JobHandle(JobReference):
         follower = _Follower(self, write) if write is not None else None
 
         def changed(seen: JobObservation) -> None:
-            if follower is not None and seen.is_terminal:
-                follower.set()
+            if follower is not None:
+                follower.job.see(seen)
+                if seen.is_terminal:
+                    follower.set()
             on_change(seen)
 
         try:
@@ -327,11 +322,27 @@ class JobHandle(JobReference):
         return attach(self.place, self, listener, working_dir, scheduling_timeout, listening_timeout)
 
 
+def followed_log(
+    backend: Backend, reference: JobReference, stopped: Callable[[], bool] = lambda: False
+) -> Iterator[str]:
+    """Yield what a job prints, as `follow_log`, until it has ended or is followed no longer: `stopped`.
+
+    Raises as `jobs.observe.wait` if nothing more can be heard of the job.
+    """
+    job = logs.FollowedJob()
+    subscription = observing.watch(backend, reference, job.see, job.lose)
+    try:
+        ended = lambda: job.has_ended() or stopped()  # noqa: E731
+        yield from logs.follow_log(backend, reference, ended, attempt=lambda: job.attempt)
+    finally:
+        subscription.close()
+
+
 class _Follower:
-    """Thread that writes a job's lines until `set` says that the job has ended."""
+    """Thread that writes a job's lines until `set` says that the job has ended; `job` gets observations."""
 
     def __init__(self, handle: JobHandle, write: Callable[[str], None]) -> None:
-        self._handle, self._write = handle, write
+        self._handle, self._write, self.job = handle, write, logs.FollowedJob()
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"kinetic-log-{handle.job_id}", daemon=True)
         self._thread.start()
@@ -343,10 +354,15 @@ class _Follower:
 
     def _run(self) -> None:
         try:
-            for text in logs.follow_log(self._handle.place, self._handle, self._ended.is_set):
+            place, attempt = self._handle.place, lambda: self.job.attempt
+            for text in logs.follow_log(place, self._handle, self._ended.is_set, attempt=attempt):
                 self._write(text)
         except BrokenPipeError:
             return  # nobody reads our output any more; the job's log is kept
+        except KineticError as exc:
+            job_id = self._handle.job_id
+            told = "the log of %s is not shown from here on: %s. `kinetic jobs logs %s` shows all of it"
+            _LOG.warning(told, job_id, exc, job_id)
 
 
 class _PhaseTeller:

@@ -6,19 +6,23 @@ Every line of a slice begins with its host: `[host 1] ...`.
 from __future__ import annotations
 
 import codecs
+import logging
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
 from kinetic_core._runner import object_names
 from kinetic_core._runner.lines import LineBuffer
 from kinetic_core._runner.log import printable
 from kinetic_core.accelerators.grammar import parse_accelerator
 from kinetic_core.backends.base import Backend
-from kinetic_core.errors import ObjectNotFound
-from kinetic_core.job import JobReference
+from kinetic_core.errors import ClusterError, KineticError, ObjectNotFound, StoreError
+from kinetic_core.job import JobObservation, JobReference
+from kinetic_core.retry import pauses
 from kinetic_core.store.protocol import ObjectStore
 
+_LOG = logging.getLogger(__name__)
 _EVIDENCE_LINES = 20
 _EVIDENCE_BYTES = 8 << 20
 """Bytes at the end of a stored log that are searched: who writes the bucket sets the size of the whole."""
@@ -26,6 +30,7 @@ _LAST_CHUNKS = 200
 """Chunks at the end of a stored log that are read: who writes the bucket sets how many it has."""
 _POLL_SECONDS = 0.05
 _STORED_SECONDS = 1.0
+_OUTAGE_SECONDS = 60.0
 _PIECE = 1 << 20
 """Bytes of a log that are read at a time."""
 
@@ -93,8 +98,9 @@ class StoredLog:
             self._chunk, self._passed, before = info.name, self._passed - before, info.size
             while self._passed < info.size:
                 start, size = self._passed, min(_PIECE, info.size - self._passed)
-                self._passed += size
-                if piece := self._store.read_range(info.name, start, size):
+                piece = self._store.read_range(info.name, start, size)
+                self._passed += size  # only now: what could not be read is read again
+                if piece:
                     yield piece
 
 
@@ -133,24 +139,61 @@ def last_lines(backend: Backend, reference: JobReference, attempt: int) -> tuple
     return tuple(kept[-_EVIDENCE_LINES:])
 
 
+@dataclass
+class FollowedJob:
+    """State of a job whose log is followed, as an observer is told of it."""
+
+    attempt: int = 0
+    """Last attempt that is known to have begun."""
+    _has_ended: bool = False
+    _trouble: KineticError | None = None
+
+    def see(self, seen: JobObservation) -> None:
+        """Take an observation."""
+        self.attempt = max(self.attempt, seen.attempt)
+        self._has_ended = self._has_ended or seen.is_terminal
+
+    def lose(self, trouble: KineticError) -> None:
+        """Take the reason why no observation will come."""
+        self._trouble = trouble
+
+    def has_ended(self) -> bool:
+        """Return whether the job has ended. Raises what `lose` was told."""
+        if self._trouble is not None:
+            raise self._trouble
+        return self._has_ended
+
+
 def follow_log(
     backend: Backend,
     reference: JobReference,
     ended: Callable[[], bool],
     sleep: Callable[[float], None] = time.sleep,
+    attempt: Callable[[], int] = lambda: 0,
+    clock: Callable[[], float] = time.monotonic,
 ) -> Iterator[str]:
     """Yield what the job prints, attempt by attempt, until `ended()` is true and everything is read.
 
     Yields pieces, not lines, to show a progress bar that ends in no newline. Every attempt starts a line. A
-    slice yields whole lines, each with its host.
+    slice yields whole lines, each with its host. `attempt()` is the last one that is known to have begun:
+    attempts before it may have printed nothing.
+
+    A log that cannot be read for a while is read later, where it broke off; after the job's end for a minute.
+    Raises what does not pass by itself.
     """
     hosts = host_count(reference)
     followed = [_HostLog(backend, reference, host) for host in range(hosts)]
-    rest = [""] * hosts
+    rest, outage = [""] * hosts, _Outage(reference, clock)
     while True:
         over, quiet = ended(), True
         for host, log in enumerate(followed):
-            text = log.read(over)
+            try:
+                text = log.read(over, attempt())
+            except (StoreError, ClusterError) as exc:
+                sleep(outage.pause_after(exc, over=over))
+                quiet = False
+                continue
+            outage.end()
             if text is None:
                 continue
             quiet = False
@@ -169,6 +212,31 @@ def follow_log(
             return
         if quiet:
             sleep(_POLL_SECONDS)
+
+
+class _Outage:
+    """Time for which a log cannot be read, which is told once."""
+
+    def __init__(self, reference: JobReference, clock: Callable[[], float]) -> None:
+        self._reference, self._clock = reference, clock
+        self._began: float | None = None
+        self._pauses = pauses()
+
+    def pause_after(self, error: StoreError | ClusterError, *, over: bool) -> float:
+        """Return the seconds until the next attempt; raise an error after which there is none."""
+        if not error.is_passing:
+            raise error
+        now = self._clock()
+        if self._began is None:
+            self._began, self._pauses = now, pauses()
+            _LOG.warning("the log of %s cannot be read now, trying again: %s", self._reference.job_id, error)
+        if over and now - self._began > _OUTAGE_SECONDS:
+            raise error
+        return next(self._pauses)
+
+    def end(self) -> None:
+        """Forget the outage: the log was read."""
+        self._began = None
 
 
 class _HostLog:
@@ -191,26 +259,30 @@ class _HostLog:
         self._asked = time.monotonic()
         return True
 
-    def read(self, over: bool) -> str | None:
-        """Read the new part; return None if there is none, and never will be once the job is `over`."""
+    def read(self, over: bool, last: int) -> str | None:
+        """Read the new part; return None if there is none, and never will be once the job is `over`.
+
+        `last` is the last attempt that is known to have begun.
+        """
         if self._is_read:
             return None
-        chunk, follows = next(self._pieces, b""), False
+        chunk, follows = next(self._pieces, b""), None
         if not chunk:
             with_stored = over or self._is_due()
             chunk = self._next(with_stored)
-            follows = not chunk and self._follows(with_stored)
+            if not chunk and (follows := self._following(with_stored, last)) is not None and not with_stored:
+                chunk = self._next(True)  # its pod may have gone before all of it was read
         self._offset += len(chunk)
         if chunk:
             text = self._decoder.decode(chunk)
             self._at_start = text.endswith("\n") if text else self._at_start
             return text
-        if not follows and not over:
+        if follows is None and not over:
             return None
         text = self._decoder.decode(b"", final=True) + ("" if self._at_start else "\n")
         self._at_start = True
-        if follows:
-            self._attempt, self._offset, self._decoder, self._stored = self._attempt + 1, 0, _decoder(), None
+        if follows is not None:
+            self._attempt, self._offset, self._decoder, self._stored = follows, 0, _decoder(), None
             return text
         self._is_read = not text
         return text or None
@@ -229,14 +301,17 @@ class _HostLog:
             piece = next(self._pieces, None)
         return piece or b""
 
-    def _follows(self, with_stored: bool) -> bool:
-        """Return whether the next attempt has printed something."""
-        attempt, where = self._attempt + 1, (self._reference.namespace, self._reference.job_id)
-        piece = self._backend.log(*where, attempt, 0, self._host, 1)
-        if piece is None and with_stored:
-            stored = StoredLog(self._backend.store, self._reference, attempt, self._host)
-            piece = next(stored.pieces(), None)
-        return bool(piece)
+    def _following(self, with_stored: bool, last: int) -> int | None:
+        """Return the next attempt that has printed something, up to the `last` one."""
+        where = self._reference.namespace, self._reference.job_id
+        for attempt in range(self._attempt + 1, max(self._attempt + 1, last) + 1):
+            piece = self._backend.log(*where, attempt, 0, self._host, 1)
+            if piece is None and with_stored:
+                stored = StoredLog(self._backend.store, self._reference, attempt, self._host)
+                piece = next(stored.pieces(), None)
+            if piece:
+                return attempt
+        return None
 
 
 def _prefix(reference: JobReference, attempt: int, host: int) -> str:

@@ -10,6 +10,7 @@ import pytest
 from airflow_provider.task_logs import LogTail
 from airflow_provider.ui.detail import tail
 from kinetic_core._runner import object_names
+from kinetic_core.errors import ClusterError, ClusterUnreachable, StoreError
 from kinetic_core.jobs.logs import StoredLog, follow_log, last_lines, read_log
 from kinetic_core.store.protocol import ObjectInfo
 from kinetic_core.testing.memory_store import MemoryObjectStore
@@ -44,17 +45,17 @@ class Containers:
     def __init__(self, *pieces: tuple[int, int, bytes]) -> None:
         self.store = MemoryObjectStore()
         self._coming = list(pieces)
-        self._logs: dict[tuple[int, int], bytes] = {}
+        self.logs: dict[tuple[int, int], bytes] = {}
 
     def log(
         self, _namespace: str, _job_id: str, attempt: int, offset: int, host: int = 0, size: int = -1
     ) -> bytes | None:
-        text = self._logs.get((attempt, host))
+        text = self.logs.get((attempt, host))
         return None if text is None else text[offset:][: None if size < 0 else size]
 
     def turn(self, _seconds: float) -> None:
         attempt, host, piece = self._coming.pop(0)
-        self._logs[attempt, host] = self._logs.get((attempt, host), b"") + piece
+        self.logs[attempt, host] = self.logs.get((attempt, host), b"") + piece
 
     def ended(self) -> bool:
         return not self._coming
@@ -179,3 +180,103 @@ def test_of_a_planted_log_only_the_end_is_read() -> None:
     containers.store = Endless()
     assert last_lines(containers, reference(accelerator="cpu"), 0) == ("2" * 1023,) * 20
     assert containers.store.read_bytes <= 8 << 20
+
+
+def alone(containers: Any, attempt: int = 0) -> list[str]:
+    """Lines of a job with one host that has reached an attempt, by a clock that every pause moves on."""
+    now = [0.0]
+
+    def sleep(seconds: float) -> None:
+        now[0] += seconds
+        if not containers.ended():
+            containers.turn(seconds)
+
+    found = follow_log(containers, ALONE, containers.ended, sleep, lambda: attempt, lambda: now[0])
+    return "".join(found).splitlines()
+
+
+def test_attempts_that_printed_nothing_hide_no_later_one() -> None:
+    """Their pods died before the first line, or were never started."""
+    pieces = [(0, 0, b"one\n"), (3, 0, b"four\n"), (3, 0, b"five\n")]
+    assert alone(Containers(*pieces), attempt=3) == ["one", "four", "five"]
+
+
+class Away(Containers):
+    """Containers whose logs cannot be read at these turns."""
+
+    def __init__(self, *pieces: tuple[int, int, bytes], errors: dict[int, Exception]) -> None:
+        super().__init__(*pieces)
+        self._errors, self._turns = errors, 0
+
+    def turn(self, seconds: float) -> None:
+        super().turn(seconds)
+        self._turns += 1
+
+    def log(self, *where: Any, **more: Any) -> bytes | None:
+        if self._turns in self._errors:
+            error = self._errors[self._turns]
+            if self.ended():
+                del self._errors[self._turns]
+            raise error
+        return super().log(*where, **more)
+
+
+PIECES = [(0, 0, b"one\n"), (0, 0, b"two\n"), (0, 0, b"three\n"), (0, 0, b"four\n")]
+
+
+def test_a_followed_log_goes_on_after_an_outage(caplog: pytest.LogCaptureFixture) -> None:
+    errors: dict[int, Exception] = {
+        2: ClusterUnreachable("no answer"),
+        3: StoreError("away"),
+        4: ClusterError("busy", 503),
+    }
+    assert alone(Away(*PIECES, errors=errors)) == ["one", "two", "three", "four"]
+    assert caplog.text.count("cannot be read now, trying again: no answer") == 1
+
+
+def test_a_log_that_stays_away_after_the_end_is_an_error() -> None:
+    containers: Any = Containers()
+    containers.store.fault = unavailable
+    with pytest.raises(StoreError, match="away"):
+        alone(containers)
+
+
+def unavailable(_operation: str, _name: str) -> None:
+    raise StoreError("away")
+
+
+def test_a_log_that_nobody_may_read_is_an_error() -> None:
+    with pytest.raises(ClusterError, match="no rights"):
+        alone(Away(*PIECES, errors={2: ClusterError("no rights", 403)}))
+
+
+def test_what_a_store_could_not_give_is_read_later() -> None:
+    store = Metered()
+    store.add(0, b"one\n", b"two\n", b"three\n")
+    log, faults = StoredLog(store, ALONE, 0), [StoreError("away")]
+
+    def fault(operation: str, name: str) -> None:
+        if operation == "read" and name.endswith("00001") and faults:
+            raise faults.pop()
+
+    store.fault = fault
+    read: list[bytes] = []
+    with pytest.raises(StoreError):
+        read.extend(log.pieces())
+    assert b"".join([*read, *log.pieces()]).endswith(b"two\nthree\n")
+
+
+def test_the_rest_of_a_gone_pods_log_comes_before_the_next() -> None:
+    """The first attempt's pod is gone before all of its lines were read: its runner has stored them."""
+    containers: Any = Containers((0, 0, b"one\n"), (1, 0, b"three\n"), (1, 0, b"four\n"))
+    containers.store = Metered()
+    containers.store.add(0, b"one\n", b"two\n")
+    turn = containers.turn
+
+    def goes(seconds: float) -> None:
+        turn(seconds)
+        if (1, 0) in containers.logs:
+            containers.logs.pop((0, 0), None)
+
+    containers.turn = goes
+    assert alone(containers, attempt=1) == ["one", "two", "three", "four"]
