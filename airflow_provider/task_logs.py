@@ -19,6 +19,7 @@ from kinetic_core.errors import KineticError
 from kinetic_core.job import JobObservation, JobReference, JobStatus
 from kinetic_core.jobs.logs import host_count, read_pieces
 from kinetic_core.jobs.observe import watch
+from kinetic_core.retry import is_passing
 from kinetic_core.store.gcs import GcsObjectStore
 
 VARIABLE = "KINETIC_TASK_LOG"
@@ -167,14 +168,19 @@ class LogTail:
     def live(self, limit: int) -> list[str]:
         """Return the next complete lines, at most `limit`, with titles and groups, while the job runs.
 
-        Of a line without an end the beginning is shown once; of a progress bar, its states.
+        Of a line without an end the beginning is shown once; of a progress bar, its states. An error behind
+        lines that were read is left to the next call.
         """
         if self._silent:
             return []
         found: list[tuple[int, str]] = []
-        while len(found) < limit and (line := self._next()) is not None:
-            if line:
-                found.append((self.cursor.attempt, line))
+        try:
+            while len(found) < limit and (line := self._next()) is not None:
+                if line:
+                    found.append((self.cursor.attempt, line))
+        except KineticError:
+            if not found:
+                raise
         shown: list[str] = []
         for attempt, lines in itertools.groupby(found, key=itemgetter(0)):
             shown += self._piece(attempt, [line for _, line in lines])
@@ -227,8 +233,11 @@ class LogTail:
         return [*[_END] * ends, *shown]
 
     def _is_over(self, attempt: int) -> bool:
-        """Return whether a later attempt has printed something."""
-        return attempt < self.cursor.attempt or bool(self._container_log(attempt + 1, 0, 1))
+        """Return whether a later attempt has printed something, as far as that can be asked now."""
+        try:
+            return attempt < self.cursor.attempt or bool(self._container_log(attempt + 1, 0, 1))
+        except KineticError:
+            return False  # the lines that were read would be lost; the next call of `live` meets the error
 
     def _rest(self, last_attempt: int) -> Iterator[str]:
         self._ahead.clear()
@@ -425,7 +434,8 @@ def wait_with_log(
     """Return the final observation of a job; None after `timeout` seconds, or when told to stop.
 
     The job's lines, and every change of its state since `known`, are passed to `say` in this thread; the
-    caller shows the end and the last lines. `look` gets the last observation twice a second.
+    caller shows the end and the last lines. `look` gets the last observation twice a second. Lines that
+    cannot be read now are shown later.
     """
     deadline = None if timeout is None else clock() + timeout
     news: list[JobObservation] = []
@@ -451,7 +461,14 @@ def wait_with_log(
             if line := states.late():
                 say(line)
             look(last)
-            for line in tail.live(_LINES_A_LOOK):
+            try:
+                lines = tail.live(_LINES_A_LOOK)
+            except KineticError as error:
+                if not is_passing(error):
+                    raise
+                _LOG.debug("cannot read the log of %s now: %s", reference.job_id, error)
+                lines = []
+            for line in lines:
                 say(line)
             if not over and (is_told_to_stop() or (deadline is not None and clock() >= deadline)):
                 return None

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import kinetic_core
 from airflow_provider.task_logs import Cursor, LineBudget, LogTail, wait_with_log
 from kinetic_core._runner.lines import LONGEST
+from kinetic_core.backends.base import Backend
+from kinetic_core.errors import ClusterError, ClusterUnreachable, KineticError
 from kinetic_core.jobs.observe import observe, wait
 from tests.conftest import wait_for
 
@@ -207,6 +210,59 @@ def test_waiting_shows_lines_and_gives_up_when_patience_ends(tmp_path: Path) -> 
     assert ended is not None
     assert ended.is_terminal
     assert said.count("line 1") == 1
+    handle.result()
+
+
+class Interrupted:
+    """The backend of a job, the reading of whose log fails on request."""
+
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+        self.error: KineticError | None = None
+        self.attempts: set[int] = set()
+        """Attempts whose reading fails; the others have an answer."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._backend, name)
+
+    def log(self, namespace: str, job_id: str, attempt: int, *where: int) -> bytes | None:
+        if self.error is not None and attempt in self.attempts:
+            raise self.error
+        return self._backend.log(namespace, job_id, attempt, *where)
+
+
+BUSY = ClusterUnreachable("GET /pods: the API server does not answer")
+
+
+def test_waiting_outlives_a_log_that_cannot_be_read(tmp_path: Path) -> None:
+    handle = talk.run_async(str(tmp_path), 2)
+    wait_for((tmp_path / "said").exists)
+    said: list[str] = []
+    backend: Any = Interrupted(handle.place)
+    backend.error, backend.attempts = BUSY, {0}
+    tail, known = LogTail(backend, handle), observe(handle.place, handle)
+    assert wait_with_log(handle, tail, said.append, known, timeout=0) is None
+    backend.error = ClusterError("GET /pods: forbidden", 403)
+    with pytest.raises(ClusterError, match="forbidden"):
+        wait_with_log(handle, tail, said.append, known, timeout=0)
+    assert "line 0" not in said
+    backend.error = None
+    assert wait_with_log(handle, tail, said.append, known, timeout=0) is None
+    assert said.count("line 0") == 1
+    (tmp_path / "go").touch()
+    handle.result()
+
+
+def test_lines_that_were_read_before_an_error_are_shown(tmp_path: Path) -> None:
+    handle = talk.run_async(str(tmp_path), 2)
+    wait_for((tmp_path / "said").exists)
+    backend: Any = Interrupted(handle.place)
+    backend.error, backend.attempts = BUSY, {1}
+    tail = LogTail(backend, handle)
+    assert [line[:6] for line in tail.live(100)] == ["line 0", "line 1", "xxxxxx"]
+    with pytest.raises(ClusterUnreachable):
+        tail.live(100)
+    (tmp_path / "go").touch()
     handle.result()
 
 
