@@ -17,7 +17,7 @@ from kinetic_core.backends.base import Backend
 from kinetic_core.connections import Connections
 from kinetic_core.errors import KineticError
 from kinetic_core.job import JobObservation, JobReference, JobStatus
-from kinetic_core.jobs.logs import host_count, read_pieces
+from kinetic_core.jobs.logs import StoredLog, host_count, read_pieces
 from kinetic_core.jobs.observe import watch
 from kinetic_core.retry import is_passing
 from kinetic_core.store.gcs import GcsObjectStore
@@ -164,15 +164,20 @@ class LogTail:
         self._begun = self.cursor.attempt if self.cursor.offset else self.cursor.attempt - 1
         self._ahead = bytearray()
         self._is_folded = False
+        self._last_attempt = 0
+        self._stored: StoredLog | None = None
 
-    def live(self, limit: int) -> list[str]:
+    def live(self, limit: int, last_attempt: int = 0) -> list[str]:
         """Return the next complete lines, at most `limit`, with titles and groups, while the job runs.
+
+        `last_attempt`: the last that was observed, up to which attempts that print nothing are passed.
 
         Of a line without an end the beginning is shown once; of a progress bar, its states. An error behind
         lines that were read is left to the next call.
         """
         if self._silent:
             return []
+        self._last_attempt = last_attempt
         found: list[tuple[int, str]] = []
         try:
             while len(found) < limit and (line := self._next()) is not None:
@@ -235,9 +240,13 @@ class LogTail:
     def _is_over(self, attempt: int) -> bool:
         """Return whether a later attempt has printed something, as far as that can be asked now."""
         try:
-            return attempt < self.cursor.attempt or bool(self._container_log(attempt + 1, 0, 1))
+            return attempt < self.cursor.attempt or self._is_followed(attempt)
         except KineticError:
             return False  # the lines that were read would be lost; the next call of `live` meets the error
+
+    def _is_followed(self, attempt: int) -> bool:
+        """Return whether the next attempt has printed something, or is over and may have printed nothing."""
+        return attempt + 1 < self._last_attempt or bool(self._container_log(attempt + 1, 0, 1))
 
     def _rest(self, last_attempt: int) -> Iterator[str]:
         self._ahead.clear()
@@ -292,15 +301,16 @@ class LogTail:
 
     def _next(self) -> str | None:
         """Return the next complete line, "" for one that was shown before; None if there is none yet."""
-        attempt, offset, in_line = self.cursor.attempt, self.cursor.offset, self.cursor.in_line
         end = self._read_ahead()
-        if end < 0 and len(self._ahead) < _AHEAD:
-            if not self._container_log(attempt + 1, 0, 1):
+        while end < 0 and len(self._ahead) < _AHEAD:
+            if not self._is_followed(self.cursor.attempt):
                 return None
-            end = self._read_ahead()  # all of it: this attempt is over
-            if not self._ahead:
-                self.cursor = Cursor(attempt + 1, groups=self.cursor.groups)
-                return self._next()
+            end = self._read_ahead(is_over=True)
+            if self._ahead:
+                break
+            self.cursor, self._stored = Cursor(self.cursor.attempt + 1, groups=self.cursor.groups), None
+            end = self._read_ahead()
+        attempt, offset, in_line = self.cursor.attempt, self.cursor.offset, self.cursor.in_line
         size = end + 1 or len(self._ahead)
         piece = bytes(self._ahead[:size])
         del self._ahead[:size]
@@ -310,16 +320,25 @@ class LogTail:
         lines = LineBuffer()
         return self._shown(next(lines.add(piece), None) or lines.end())
 
-    def _read_ahead(self) -> int:
-        """Read on, unless a complete line or enough of one is there; return where the line ends, or -1."""
+    def _read_ahead(self, *, is_over: bool = False) -> int:
+        """Read on, unless a complete line or enough of one is there; return where the line ends, or -1.
+
+        What the pod of an attempt that `is_over` no longer has is read from the store.
+        """
         end = self._ahead.find(b"\n")
         missing = _AHEAD - len(self._ahead)
         if end < 0 and missing > 0:
-            self._ahead += self._container_log(
-                self.cursor.attempt, self.cursor.offset + len(self._ahead), missing
-            )
+            attempt, offset = self.cursor.attempt, self.cursor.offset + len(self._ahead)
+            piece = self._kept_log(attempt, offset, missing)
+            self._ahead += self._stored_piece(attempt, offset) if piece is None and is_over else piece or b""
             end = self._ahead.find(b"\n")
         return end
+
+    def _stored_piece(self, attempt: int, offset: int) -> bytes:
+        """Return the next stored piece of an attempt of host 0, the first time from a byte offset on."""
+        if self._stored is None:
+            self._stored = StoredLog(self.backend.store, self._reference, attempt, offset=offset)
+        return next(self._stored.pieces(), b"")
 
     def _lines_from(self, attempt: int, host: int, offset: int) -> Iterator[Line]:
         lines = LineBuffer()
@@ -332,8 +351,12 @@ class LogTail:
         return f"[host {host}] {line.text}" if self._hosts > 1 else line.text
 
     def _container_log(self, attempt: int, offset: int, size: int) -> bytes:
+        return self._kept_log(attempt, offset, size) or b""
+
+    def _kept_log(self, attempt: int, offset: int, size: int) -> bytes | None:
+        """Return what the container of host 0 printed; None if its log is not kept."""
         where = self._reference.namespace, self._reference.job_id, attempt, offset
-        return self.backend.log(*where, 0, size) or b""
+        return self.backend.log(*where, 0, size)
 
 
 _GROUP, _END = "::group::", "::endgroup::"
@@ -461,19 +484,23 @@ def wait_with_log(
             if line := states.late():
                 say(line)
             look(last)
-            try:
-                lines = tail.live(_LINES_A_LOOK)
-            except KineticError as error:
-                if not is_passing(error):
-                    raise
-                _LOG.debug("cannot read the log of %s now: %s", reference.job_id, error)
-                lines = []
-            for line in lines:
+            for line in _lines_now(tail, last.attempt):
                 say(line)
             if not over and (is_told_to_stop() or (deadline is not None and clock() >= deadline)):
                 return None
     finally:
         subscription.close()
+
+
+def _lines_now(tail: LogTail, last_attempt: int) -> list[str]:
+    """Return the next lines of a job that runs; none if they cannot be read now, but perhaps later."""
+    try:
+        return tail.live(_LINES_A_LOOK, last_attempt)
+    except KineticError as error:
+        if not is_passing(error):
+            raise
+        _LOG.debug("cannot read the next lines of a job now: %s", error)
+        return []
 
 
 def show_build_again(build: Mapping[str, str], connections: Connections, say: Callable[[str], None]) -> None:

@@ -292,6 +292,7 @@ class KineticJobTrigger(WorkTrigger):
         """Show why the job waits and what it prints; return how it ended, None at the deadline."""
         shortest, longest = _LOOK_SECONDS, config().log_poll_interval
         pause = float("inf")  # a job that does not run prints nothing: its next state wakes us
+        attempt = 0
         while True:
             remaining = self.remaining
             if remaining <= 0:
@@ -303,11 +304,12 @@ class KineticJobTrigger(WorkTrigger):
                 if line := states.late():
                     self.log.info("%s", line)
                 if pause < remaining:
-                    pause = shortest if await self._show_lines(tail) else min(pause * 1.5, longest)
+                    pause = shortest if await self._show_lines(tail, attempt) else min(pause * 1.5, longest)
                     pause = pause if self in _followed else _UNFOLLOWED_SECONDS
                 continue
             _board.seen(self, seen)
             clock.see(seen)
+            attempt = seen.attempt
             if seen.is_terminal:  # its last lines are shown by whoever ends the task
                 return seen
             is_running = seen.status is JobStatus.RUNNING
@@ -315,7 +317,7 @@ class KineticJobTrigger(WorkTrigger):
             if line := states.line(seen):
                 self.log.info("%s", line)
 
-    async def _show_lines(self, tail: LogTail) -> bool:
+    async def _show_lines(self, tail: LogTail, last_attempt: int) -> bool:
         """Show the lines that the job has printed meanwhile. A log that cannot be read now is shown later."""
         if self.silent:
             return False
@@ -324,7 +326,8 @@ class KineticJobTrigger(WorkTrigger):
         if self not in _followed:
             return False
         try:
-            lines = await in_thread(tail.live, min(_LINES_A_LOOK, _budget().left()))
+            limit = min(_LINES_A_LOOK, _budget().left())
+            lines = await in_thread(tail.live, limit, last_attempt)
         except (KineticError, OSError) as error:
             self.log.debug("cannot read the log now: %s", error)
             return False
