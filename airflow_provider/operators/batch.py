@@ -39,7 +39,7 @@ from kinetic_core.option_checks import many_on_workers
 if TYPE_CHECKING:
     from airflow.sdk.definitions.context import Context
 
-    from airflow_provider.batch_of_task import StartedBatch
+    from airflow_provider.batch_of_task import BatchWatch, StartedBatch
     from airflow_provider.batch_record import Cause
     from airflow_provider.job_of_task import TaskIdentity
     from airflow_provider.lineage import Lineage
@@ -337,7 +337,7 @@ class KineticBatchOperator(KineticOperator):
             deadline,
         )
         try:
-            while not watch.look(self.log.info):
+            while not self._is_seen_over(watch):
                 self._leave_to_next_try(context)
                 if deadline is not None and time.time() >= deadline:
                     self._end_at_deadline(context)
@@ -348,6 +348,18 @@ class KineticBatchOperator(KineticOperator):
             self._end_at_deadline(context)
         finally:
             watch.close()
+
+    def _is_seen_over(self, watch: BatchWatch) -> bool:
+        """Return whether every input has ended; a batch that cannot be stopped now is stopped later."""
+        from kinetic_core.errors import CloudError, ClusterError, StoreError
+
+        try:
+            return watch.look(self.log.info)
+        except (ClusterError, StoreError, CloudError) as error:
+            if not error.is_passing:
+                raise
+            self.log.warning("cannot stop the batch now, trying again: %s", error)
+            return False
 
     def _end_at_deadline(self, context: Context) -> NoReturn:
         """Cancel the batch, record how its inputs have ended, and raise AirflowTaskTimeout."""

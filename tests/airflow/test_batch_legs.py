@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import signal
 import subprocess
@@ -11,6 +12,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -263,6 +265,35 @@ def test_fail_fast_ends_what_runs_if_asked(home: Path) -> None:
     assert found[:2] == [1, 1]
     assert (found[2] <= 1, found[3]) == (True, 0)
     assert living(trigger) == 0
+
+
+class Acting(logging.Logger):
+    """Logger that does something, once, when it is told a text."""
+
+    def __init__(self, acts: dict[str, Callable[[], object]]) -> None:
+        super().__init__("of an operator")
+        self._acts = acts
+
+    def handle(self, record: logging.LogRecord) -> None:
+        for text in [each for each in self._acts if each in record.getMessage()]:
+            self._acts.pop(text)()
+
+
+def test_a_worker_that_cannot_stop_a_batch_tries_again(home: Path) -> None:
+    """The store is away for as long as it is asked for the first time."""
+    from airflow.providers.common.compat.sdk import AirflowException
+
+    limits = {"max_failures": 1, "fail_fast": True, "cancel_running_on_fail": True}
+    task = BatchTask(home, function=fail_first, max_concurrent=1, deferrable=False, **limits)
+    acts: dict[str, Callable[[], object]] = {
+        "starting no more": partial(lose, home),
+        "trying again": partial(give_back, home),
+    }
+    kind = type(task.operator)
+    task.operator.__class__ = type(kind.__name__, (kind,), {"log": Acting(acts)})
+    with pytest.raises(AirflowException, match=r"4 of 4 inputs of grp-.* \(max_failures=1\)"):
+        task.operator.execute(task.context)
+    assert acts == {}
 
 
 STEPS_OF_ROUND = {
