@@ -24,7 +24,7 @@ from kinetic_core.backends.base import Backend, backend_name, open_backend
 from kinetic_core.backends.kubernetes.names import JOB_ID, ORIGIN, SPEC_DIGEST
 from kinetic_core.backends.kubernetes.verdict import observe as verdict
 from kinetic_core.connections import Connections
-from kinetic_core.errors import JobConflict, KineticError, UnverifiedResult
+from kinetic_core.errors import JobConflict, KineticError, ObjectNotFound, UnverifiedResult
 from kinetic_core.job import JobObservation, JobReference, JobStatus
 from kinetic_core.jobs.bundle import Progress
 from kinetic_core.jobs.cancel import cancel
@@ -328,9 +328,14 @@ def latest(
     return next((reference for reference in found if reference is not None), None)
 
 
-def mark_spent(backend: Backend, reference: JobReference) -> None:
-    """Mark a job's result as spent: it is about to be delivered. A retry may still adopt it."""
-    backend.store.create_if_absent(_spent_object(reference.job_id), b"")
+def mark_spent(backend: Backend, reference: JobReference, by: TaskIdentity | None = None) -> None:
+    """Mark a job's result as spent: it is about to be delivered. A retry may still adopt the job.
+
+    `by`: the try that delivers it. Its retries collect it again where it only collected the result of a try
+    before a clear. None if nobody may collect it again.
+    """
+    text = "" if by is None else Origin.of(by, "").to_text()
+    backend.store.create_if_absent(_spent_object(reference.job_id), text.encode())
 
 
 def mark_cleared(backend: Backend, reference: JobReference) -> None:
@@ -441,7 +446,7 @@ class Others:
         if theirs.run_began == identity.run_began:
             mark_spent(self.backend, reference)
             return None
-        if any(self.backend.store.find(name(job_id)) for name in (_spent_object, _cleared_object)):
+        if self.backend.store.find(_cleared_object(job_id)) or self._is_spent(identity, job_id):
             return None
         observation = observe(self.backend, reference)
         if observation.status is not JobStatus.SUCCEEDED:
@@ -449,6 +454,17 @@ class Others:
         _LOG.info("only collecting the result of %s, which its task never got", job_id)
         starter = replace(identity, run_began=theirs.run_began, try_number=theirs.try_number)
         return Started(reference, observation, adopted=True, starter=starter)
+
+    def _is_spent(self, identity: TaskIdentity, job_id: str) -> bool:
+        """Return whether a job's result was delivered to others than this try and those that it retries."""
+        try:
+            text = self.backend.store.read(_spent_object(job_id))
+        except ObjectNotFound:
+            return False
+        by = Origin.from_text(text.decode(errors="replace"))
+        if by is None or by.run_began != identity.run_began:
+            return True
+        return not identity.may_adopt(by.try_number, by.clear_number)
 
     def living_by_try(self, identity: TaskIdentity) -> dict[int, list[str]]:
         """Return the ids of the live jobs of this run of the task, by the try that started them."""

@@ -482,8 +482,9 @@ class KineticOperator(WorkOperator):
         if self.outlets:
             events = context["outlet_events"]
             answered(lambda: publish(backend.connections, reference, outcome.digest, self.outlets, events))
-        answered(lambda: mark_spent(backend, reference))
-        drop_payloads(backend.connections, [reference])
+        answered(lambda: mark_spent(backend, reference, self._identity))
+        if self._starter is None:  # else this task's retries find the job only by its Kubernetes Job
+            drop_payloads(backend.connections, [reference])
         return value
 
     def _value(self, context: Context, reference: JobReference, outcome: Outcome) -> object:

@@ -81,11 +81,12 @@ class Task:
         *,
         ended: bool = True,
         argument: object = 21,
+        deployment: str = "",
         **options: Any,
     ) -> None:
         from airflow.sdk import DAG
 
-        from airflow_provider.job_of_task import TaskIdentity, start_or_adopt
+        from airflow_provider.job_of_task import Origin, TaskIdentity, start_or_adopt
         from airflow_provider.operators.kinetic import KineticOperator
         from kinetic_core.backends.base import backend_of
         from kinetic_core.connections import default_connections
@@ -104,8 +105,13 @@ class Task:
                 task_id="task", python_callable=function, op_args=[argument], **options
             )
         checked = RunOptions.checked(accelerator="cpu", backend="local")
+        identity = TaskIdentity.of(self.context)
         started = start_or_adopt(
-            Call(function, (argument,), {}), checked, default_connections(), TaskIdentity.of(self.context)
+            Call(function, (argument,), {}),
+            checked,
+            default_connections(),
+            identity,
+            origin=Origin.of(identity, deployment) if deployment else None,
         )
         if ended:
             wait(backend_of(started.reference, default_connections()), started.reference)
@@ -221,6 +227,23 @@ def test_the_first_start_waits_for_the_store_too(store: Path) -> None:
     given_back_when_asked_again(task, store)
     assert task.operator.execute(task.context) == 42
     assert len(jobs_in(store)) == 2
+
+
+@pytest.mark.parametrize("is_cleared", [False, True])
+def test_every_later_try_returns_the_one_success(
+    store: Path, monkeypatch: pytest.MonkeyPatch, is_cleared: bool
+) -> None:
+    """Each worker dies before Airflow has the value; a person clears the task after the first, or not."""
+    monkeypatch.setenv("AIRFLOW_VAR_KINETIC_DEPLOYMENT", "ours")
+    monkeypatch.setenv("AIRFLOW_VAR_KINETIC_PLACES", "[]")
+    task = Task(deployment="ours", deferrable=False)
+    if is_cleared:
+        task.context["ti"].task, task.context["ti"].max_tries = SimpleNamespace(retries=2), 3
+        task.context["dag_run"] = SimpleNamespace(start_date=datetime(2026, 1, 2, tzinfo=UTC), clear_number=1)
+    for number in (2, 3):
+        task.context["ti"].try_number = number
+        assert task.operator.execute(task.context) == 42
+    assert jobs_in(store) == [task.reference.job_id]
 
 
 @pytest.mark.parametrize("limit", ["submit_patience", "execution_timeout"])

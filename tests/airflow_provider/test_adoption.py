@@ -321,6 +321,30 @@ def test_clear_only_collects_what_nobody_has_collected(tmp_path: Path, identity:
 
 
 @pytest.mark.attack
+def test_retries_collect_again_what_a_clear_collected(tmp_path: Path, identity: TaskIdentity) -> None:
+    """The worker of the try after the clear died before Airflow had the value. Another clear runs anew."""
+    (tmp_path / "go").touch()
+    call = call_until_told(tmp_path)
+    first = start(call, identity)
+    backend = backend_of(first.reference, default_connections())
+    wait(backend, first.reference)
+    second_try = cleared(identity)
+    assert start(call, second_try).reference == first.reference
+    mark_spent(backend, first.reference, second_try)
+    third_try = replace(second_try, try_number=3)
+    third = start(call, third_try)
+    assert (third.adopted, third.reference) == (True, first.reference)
+    assert third.starter is not None
+    assert third.starter.job_id() == first.reference.job_id
+    in_a_run_that_goes_on = replace(third_try, try_number=4, first_try=4, clear_number=2)
+    for after in (in_a_run_that_goes_on, cleared(third_try)):
+        again = start(call, after)
+        assert not again.adopted
+        wait(backend, again.reference)
+        cleanup(backend, again.reference)
+
+
+@pytest.mark.attack
 @pytest.mark.parametrize("name", ["spent", "cleared"])
 def test_a_planted_note_makes_a_cleared_task_run_again(
     tmp_path: Path, identity: TaskIdentity, name: str
