@@ -42,9 +42,12 @@ from kinetic_core.jobs.lanes import (
     MOST_ROUNDS,
     ROUND,
     LaneOutcomes,
+    lane_keys,
     lane_of,
     lane_reference,
     last_round,
+    listed_states,
+    segments,
 )
 from kinetic_core.jobs.observe import find, observe
 from kinetic_core.jobs.prepare import Prepared, timestamp
@@ -147,7 +150,7 @@ class _Submission:
                 if self._store.find(object_names.finished(self._group_id, number)) is None:
                     if self._complete(number, first, inputs):
                         return
-                elif self._living(number):
+                elif self._living(number) and not self._is_told(number):
                     return
             if not self._without_value():
                 return
@@ -274,6 +277,19 @@ class _Submission:
             if error is not None:
                 raise error
         return living
+
+    def _is_told(self, number: int) -> bool:
+        """Return whether a lane has said of each input of a round how it ended: they run nothing more, even
+        while they live.
+        """
+        told = self._stored(number)
+        if told is None:
+            return False
+        waiting = set(parse_indexes(told.inputs))
+        keys = lane_keys(self._backend, self._whole, range(1, number + 1))
+        for info in segments(self._store, self._group_id, number):
+            waiting.difference_update(listed_states(self._store, info, keys, self._whole, number) or ())
+        return not waiting
 
     def _lane(self, job_id: str) -> JobReference:
         found = int(job_id.rpartition("-l")[2])
