@@ -35,7 +35,7 @@ from kinetic_core.batches.handle import BatchHandle
 from kinetic_core.batches.progress import Board, Look
 from kinetic_core.batches.rerun import resume
 from kinetic_core.batches.scheduler import Tell, finish, in_parallel
-from kinetic_core.errors import ClusterError, ConfigurationError, InvalidRequest, JobNotFound, KineticError
+from kinetic_core.errors import InvalidRequest, JobNotFound, KineticError
 from kinetic_core.job import BucketMount, JobReference, JobSpec, JobStatus
 from kinetic_core.jobs.bundle import Packed, asked_output_dir, output_dir
 from kinetic_core.jobs.cancel import index_object
@@ -255,16 +255,16 @@ def _create_chunk(
 def _undo(backend: Backend, reference: JobReference, parts: Sequence[Chunk]) -> None:
     """Remove everything of a new batch that could not be created whole, also Jobs whose pods run already.
 
-    What is stored stays with Jobs that cannot be removed, so that they can be found.
+    What is stored stays with Jobs that cannot be removed, so that they can be found. A failure here hides
+    nothing of why the batch was refused.
     """
     try:
         backend.remove(reference.namespace, *(chunk_id(reference.job_id, part.number) for part in parts))
-    except (ClusterError, ConfigurationError) as exc:
-        told = "%s may have Jobs, which cannot be removed: %s. `kinetic batch cancel %s` stops them"
+        backend.store.delete_all(object_names.batch(reference.job_id, ""))
+        backend.store.delete(index_object(reference))
+    except KineticError as exc:
+        told = "%s was not submitted whole, and cannot all be removed: %s. `kinetic batch cancel %s` stops it"
         _LOG.warning(told, reference.job_id, exc, reference.job_id)
-        return
-    backend.store.delete_all(object_names.batch(reference.job_id, ""))
-    backend.store.delete(index_object(reference))
 
 
 class IndexedScheduler:

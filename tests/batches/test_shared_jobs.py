@@ -205,13 +205,27 @@ def test_what_a_chosen_id_has_goes_on_after_a_refusal(place: Any) -> None:
     assert len(here.jobs()) == 2
 
 
+def test_a_refusal_is_told_also_if_its_undoing_fails(place: Any, caplog: Any) -> None:
+    here: Place = place()
+    here.fake.faults.answer("POST .*/jobs", 403)
+
+    def fault(operation: str, _name: str) -> None:
+        if operation == "delete":
+            raise StoreError("away")
+
+    here.store.fault = fault
+    with pytest.raises(ConfigurationError, match="may not create jobs"):
+        here.submit([1], replace(PLAN, is_new=True))
+    assert "cannot all be removed: away" in caplog.text
+
+
 def test_what_cannot_be_removed_stays_to_be_found(place: Any, caplog: Any) -> None:
     here = place(lambda _: behaviours.runs_until_stopped())
     here.fake.faults.answer("POST .*/jobs", 403, times=1, skip=1)
     here.fake.faults.answer("(DELETE|GET) .*/jobs", 403, times=None)
     with pytest.raises(ConfigurationError, match="may not create jobs"):
         here.submit(list(range(10_001)), replace(PLAN, is_new=True, max_concurrent=2))
-    assert "`kinetic batch cancel grp-a` stops them" in caplog.text
+    assert "`kinetic batch cancel grp-a` stops it" in caplog.text
     assert here.store.find("batches/grp-a/manifest.json") is not None
     here.fake.faults.clear()
 
