@@ -97,7 +97,7 @@ class ChunkWatch:
                 self._take(number, own, parts, seen)
                 self._look.went_well()
         except Exception as exc:  # noqa: BLE001  nobody else would tell those who wait
-            if self._look.failed(exc):
+            if self._look.goes_on_after(exc):
                 again = threading.Timer(_RETRY_SECONDS, self._seen, (number, own, parts, seen))
                 again.daemon = True
                 again.start()

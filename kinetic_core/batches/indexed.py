@@ -430,7 +430,7 @@ class _Stored:
                     return
                 look.went_well()
             except Exception as exc:  # noqa: BLE001  nobody else would tell those who wait
-                if not look.failed(exc):
+                if not look.goes_on_after(exc):
                     return
 
     def _parts(self) -> Sequence[Mapping[str, Any]]:

@@ -211,7 +211,7 @@ class LaneWatch:
                 look.went_well()
                 pause = min(latest, pause * 1.5)
             except Exception as exc:  # noqa: BLE001  nobody else would tell those who wait
-                if not look.failed(exc):
+                if not look.goes_on_after(exc):
                     break
                 pause = latest
             self._wake.wait(pause)

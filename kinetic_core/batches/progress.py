@@ -340,7 +340,7 @@ class Look:
         """Forget that somebody has refused to answer."""
         self._refused_since = None
 
-    def failed(self, trouble: Exception) -> bool:
+    def goes_on_after(self, trouble: Exception) -> bool:
         """Return whether to look again, and tell whoever waits of trouble that does not pass by itself.
 
         What somebody refuses is told when that goes on, and looked at again: somebody may grant it.

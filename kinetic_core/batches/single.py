@@ -140,7 +140,7 @@ class _Reader:
                     return
                 look.went_well()
             except Exception as exc:  # noqa: BLE001  nobody else would tell those who wait
-                if not look.failed(exc):
+                if not look.goes_on_after(exc):
                     return
             if self.board.stopping or (deadline is not None and time.monotonic() > deadline):
                 with self.board.changed:

@@ -168,19 +168,19 @@ def test_what_goes_on_refusing_is_told_who_waits(error: Exception) -> None:
     def wait(seconds: float) -> None:
         board.wait_for(board.is_over, time.monotonic() + seconds, "")
 
-    assert look.failed(error)
+    assert look.goes_on_after(error)
     now[0] += 10
     look.went_well()
-    assert look.failed(error)
+    assert look.goes_on_after(error)
     now[0] += 10
-    assert look.failed(error)
+    assert look.goes_on_after(error)
     with pytest.raises(WaitTimeout):
         wait(0)
     now[0] += 10
-    assert look.failed(error)
+    assert look.goes_on_after(error)
     with ThreadPoolExecutor(1) as threads:
         waiting = threads.submit(wait, 30)
-        wait_for(lambda: waiting.done() or not look.failed(error))
+        wait_for(lambda: waiting.done() or not look.goes_on_after(error))
         with pytest.raises(type(error), match="no rights"):
             waiting.result()
     with pytest.raises(WaitTimeout):  # by now somebody may have granted it
@@ -191,9 +191,9 @@ def test_trouble_that_passes_is_told_nobody() -> None:
     board, now = Board(1), [0.0]
     look = Look(board, "grp-a", lambda: now[0])
     for _ in range(3):
-        assert look.failed(StoreError("away"))
+        assert look.goes_on_after(StoreError("away"))
         now[0] += 1000
     assert board.trouble is None
-    assert not look.failed(RuntimeError("a mistake"))
+    assert not look.goes_on_after(RuntimeError("a mistake"))
     with pytest.raises(RuntimeError, match="a mistake"):
         board.wait_for(board.is_over, time.monotonic(), "")
