@@ -79,6 +79,8 @@ def look(tab: chromium.Tab, address: str, view: str, width: int, theme: str) -> 
     opened = {"batch": "path[d]", "input": ".causes button"}.get(view, "pre.log")
     if view not in ("all", "list", "runs"):
         tab.until(f"Boolean(document.querySelector('#detail {opened}'))")
+        if view not in ("job", "all-job"):  # the charts of a task come last, and move what is below them
+            tab.until("Boolean(document.querySelector('#detail .history'))")
         tab.ask("scrollTo(0, 0)")
     if view == "input":
         tab.ask("document.querySelector('.causes button').click()")

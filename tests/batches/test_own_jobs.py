@@ -169,6 +169,7 @@ def test_inputs_are_started_after_a_store_has_refused(place: Place) -> None:
     wait_for(lambda: refusing.refusals > refused + 4)  # the thread that starts inputs is told, too
     refusing.is_permitted = True
     place.let_go()
+    wait_for(lambda: len(place.began()) == 4)  # the last refusal has been told: an end has been seen since
     assert batch.results(timeout=90) == [0, 1, 2, 3]
 
 
