@@ -16,7 +16,7 @@ from kinetic_core._runner.trees import HEX, split_digests
 from kinetic_core.cache import keep
 from kinetic_core.project.files import FileFacts
 
-_VERSION = 4
+_VERSION = 5
 _COARSE = 1_000_000_000
 _FINE_MARGIN = 100_000_000
 _COARSE_MARGIN = 2_500_000_000
@@ -31,8 +31,9 @@ class StatIndex:
     """Digests by path (of a file's pieces, back to back), each with the fingerprint of the file it was taken
     from, and the tree and the packs that this machine has stored.
 
-    Nothing here was read in the store, which anybody may have written. Without a tree, the last one was found
-    there, and `held` are the digests of what the packs contain.
+    Nothing here was read in the store, which anybody may have written, but `found_packs`. Without a tree, the
+    last one was found there, as `found_tree`, with packs of which it is known only that they were there;
+    `held` are the digests of what the packs contain that this machine has stored.
     """
 
     digests: dict[str, tuple[Fingerprint, str]] = field(default_factory=dict)
@@ -40,6 +41,8 @@ class StatIndex:
     segments: tuple[str, ...] = ()
     packs: tuple[str, ...] = ()
     held: tuple[str, ...] = ()
+    found_tree: str | None = None
+    found_packs: tuple[str, ...] = ()
 
     def digest(self, facts: FileFacts) -> str | None:
         """The digest of a file that is certainly unchanged, else None."""
@@ -96,6 +99,8 @@ def read_index(path: str) -> StatIndex:
             tuple(fields["segments"]),
             tuple(fields["packs"]),
             tuple(fields["held"]),
+            fields["found_tree"],
+            tuple(fields["found_packs"]),
         )
     except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
         return StatIndex()
@@ -110,6 +115,8 @@ def write_index(path: str, index: StatIndex) -> None:
             "segments": index.segments,
             "packs": index.packs,
             "held": index.held,
+            "found_tree": index.found_tree,
+            "found_packs": index.found_packs,
             "paths": list(index.digests),
             "facts": [number for fingerprint, _ in index.digests.values() for number in fingerprint],
             "digests": " ".join(digest for _, digest in index.digests.values()),

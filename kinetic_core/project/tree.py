@@ -134,9 +134,9 @@ def _store(
         digests = recorded(snapshot.files, started)
         if index.tree is None and snapshot.size > _WORTH_KEEPING and digests != index.digests:
             write_index(file, replace(index, digests=digests))
-        there = store.present(
-            [object_names.tree(snapshot.tree), *map(object_names.pack, index.packs), *beside]
-        )
+        found_packs = index.found_packs if index.found_tree == snapshot.tree else ()
+        packs = map(object_names.pack, (*index.packs, *found_packs))
+        there = store.present([object_names.tree(snapshot.tree), *packs, *beside])
         try:
             stored, fresh = _ensure_stored(root, snapshot, index, _Place(store, there, cache, progress))
         except ContentChanged as exc:
@@ -171,15 +171,18 @@ def _ensure_stored(root: str, snapshot: Snapshot, index: StatIndex, place: _Plac
     """Store what is missing. The bytes stored, and an index of where things are, without digests of files."""
     store, tree = place.store, snapshot.tree
     is_there, kept = object_names.tree(tree) in place.there, index.packs
-    all_kept = place.there >= set(map(object_names.pack, kept))
+    all_kept = _are_there(kept, place.there)
     if index.tree == tree and is_there and all_kept:
+        return 0, index
+    if index.found_tree == tree and is_there and all_kept and _are_there(index.found_packs, place.there):
         return 0, index
     if not all_kept:
         index, kept = StatIndex(), ()
-    if is_there and _is_whole(store, snapshot):
+    if is_there and (found := _packs_of(store, snapshot)) is not None:
         # Only the job that uses the tree may suffer from a document which names packs without its contents:
-        # remembered, they would be missing from every later tree of this machine.
-        return 0, StatIndex(packs=kept, held=tuple(sorted(index.contents())))
+        # among those of this machine, they would be missing from each of its later trees.
+        held = tuple(sorted(index.contents()))
+        return 0, StatIndex(packs=kept, held=held, found_tree=tree, found_packs=found)
     if len(kept) >= _SPARE_PACKS + 2 * snapshot.size // PACK:
         index, kept = StatIndex(), ()
     contents = _contents(root, snapshot, index.contents())
@@ -225,8 +228,12 @@ def _contents(root: str, snapshot: Snapshot, known: set[str]) -> list[Content]:
     return [*(listing[name] for name in sorted(listing)), *(contents[name] for name in sorted(contents))]
 
 
-def _is_whole(store: ObjectStore, snapshot: Snapshot) -> bool:
-    """Whether the stored document is the tree's and its packs are there; one that is not is removed.
+def _are_there(packs: Sequence[str], there: Set[str]) -> bool:
+    return there >= set(map(object_names.pack, packs))
+
+
+def _packs_of(store: ObjectStore, snapshot: Snapshot) -> tuple[str, ...] | None:
+    """The packs that the tree's stored document names; None, and the document removed, if it is not whole.
 
     What is in the packs is not known: whoever writes the bucket can name others.
     """
@@ -234,15 +241,15 @@ def _is_whole(store: ObjectStore, snapshot: Snapshot) -> bool:
     try:
         document = read_document(snapshot.tree, lambda name: read_at_most(store, name, LARGEST_DOCUMENT))
     except ObjectNotFound:
-        return False
+        return None
     except (BadTree, ObjectTooLarge):
         document = None
     if document is not None and document.size == snapshot.size:
-        packs = [object_names.pack(pack) for pack in document.packs]
-        if len(store.present(packs)) == len(packs):
-            return True
+        packs = tuple(document.packs)
+        if _are_there(packs, store.present(list(map(object_names.pack, packs)))):
+            return packs
     store.delete(name)
-    return False
+    return None
 
 
 def _scratch(cache: Path) -> Path | None:

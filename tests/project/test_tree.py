@@ -203,6 +203,42 @@ def test_an_unchanged_project_costs_one_request(world):
     assert (len(store.requests), tree.stored, tree.beside) == (1, 0, {"runners/new.zip"})
 
 
+@pytest.mark.parametrize("is_new", [True, False], ids=["new machine", "another state before"])
+def test_a_project_found_in_the_bucket_costs_one_request(world, tmp_path, is_new):
+    """From the second submission on: the first one reads which packs it has, and looks for them."""
+    world.write("a.py", "a")
+    store = MemoryObjectStore("gs://bucket")
+    first = store_project(Project(world.root), store, cache=world.cache)
+    cache = tmp_path / "other cache"
+    if not is_new:
+        world.write("a.py", "other")
+        store_project(Project(world.root), store, cache=cache)
+        world.write("a.py", "a")
+    costs = []
+    for _ in range(3):
+        store.requests.clear()
+        assert store_project(Project(world.root), store, cache=cache) == replace(first, stored=0)
+        costs.append(len(store.requests))
+    assert costs[0] > 1
+    assert costs[1:] == [1, 1]
+
+
+@pytest.mark.attack
+@pytest.mark.parametrize("lost", ["packs/", "trees/"])
+def test_what_a_found_project_lost_is_stored_again(world, tmp_path, lost):
+    world.write("a.py", "a")
+    store = MemoryObjectStore("gs://bucket")
+    first = store_project(Project(world.root), store, cache=world.cache)
+    for _ in range(2):
+        store_project(Project(world.root), store, cache=tmp_path / "other cache")
+    store.delete_all(lost)
+    again = store_project(Project(world.root), store, cache=tmp_path / "other cache")
+    assert again.sha256 == first.sha256
+    packs = json.loads(store.read(f"trees/{first.sha256}.json"))["packs"]
+    assert packs
+    assert all(store.find(f"packs/{pack}.zip") for pack in packs)
+
+
 def test_packs_come_before_the_tree_that_needs_them(world):
     world.write("a.py", "a")
     store = MemoryObjectStore()
