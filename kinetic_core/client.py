@@ -213,9 +213,8 @@ class Client:
     ) -> dict[str, str]:
         """Build and publish base images for `container_image="prebuilt"`; category to `address@sha256:…`.
 
-        repo: `LOCATION-docker.pkg.dev/PROJECT/NAME`, by default the cluster's own repository; or
-            `ACCOUNT/NAME` on Docker Hub, with the secrets `dockerhub-username` and `dockerhub-token` in
-            Secret Manager.
+        repo: `LOCATION-docker.pkg.dev/PROJECT/NAME`, by default the cluster's own repository; or an `ACCOUNT`
+            of Docker Hub, with the secrets `dockerhub-username` and `dockerhub-token` in Secret Manager.
         categories: some of `cpu`, `gpu`, `tpu`; each is one build, all at the same time.
         tag: instead of this version; `-py3.12`, or whichever Python this is, follows it.
         dockerfile: a file to build instead of ours. It must install uv, cloudpickle and google-cloud-storage

@@ -20,7 +20,7 @@ from kinetic_core.cli.verb import Session, verb
 def build_image(
     session: Session,
     repo: Annotated[
-        str | None, typer.Option(help="LOCATION-docker.pkg.dev/PROJECT/NAME, or ACCOUNT/NAME on Docker Hub")
+        str | None, typer.Option(help="LOCATION-docker.pkg.dev/PROJECT/NAME, or an ACCOUNT of Docker Hub")
     ] = None,
     category: Annotated[list[str] | None, typer.Option(help="cpu, gpu or tpu; all without it")] = None,
     tag: Annotated[str | None, typer.Option(help="instead of this version")] = None,

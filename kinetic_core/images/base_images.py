@@ -108,7 +108,7 @@ def _remedy(repository: str, kind: str) -> str:
 
 KINDS = ("cpu", "gpu", "tpu")
 _TAG = re.compile(r"\w[\w.-]{0,99}", re.ASCII)
-_HUB = re.compile(r"[a-z0-9]+([._-]+[a-z0-9]+)*/[a-z0-9]+([._-]+[a-z0-9]+)*")
+_HUB = re.compile(r"[a-z0-9]+([_-]+[a-z0-9]+)*")
 _LOGIN = "docker login --username=$$DOCKERHUB_USERNAME --password-stdin <<< $$DOCKERHUB_TOKEN"
 """Run by Cloud Build's bash, with both variables from Secret Manager; `$$` is its `$`."""
 _HUB_SECRETS = {"DOCKERHUB_USERNAME": "dockerhub-username", "DOCKERHUB_TOKEN": "dockerhub-token"}
@@ -172,8 +172,8 @@ def build_image(
 ) -> dict[str, str]:
     """Build and publish base images for `container_image="prebuilt"`; category to `address@sha256:…`.
 
-    repo: `LOCATION-docker.pkg.dev/PROJECT/NAME`, by default the cluster's own repository; or `ACCOUNT/NAME`
-        on Docker Hub, with the secrets `dockerhub-username` and `dockerhub-token` in Secret Manager.
+    repo: `LOCATION-docker.pkg.dev/PROJECT/NAME`, by default the cluster's own repository; or an `ACCOUNT` of
+        Docker Hub, with the secrets `dockerhub-username` and `dockerhub-token` in Secret Manager.
     categories: some of `cpu`, `gpu`, `tpu`; each is one build, all at the same time.
     tag: instead of this version; `-py3.12`, or whichever Python this is, follows it.
     dockerfile: a file to build instead of ours. It must install uv, cloudpickle and google-cloud-storage for
@@ -187,7 +187,8 @@ def build_image(
     repository = workshop.repository if repo is None else Repository.parse(repo)
     if repository is None and not _HUB.fullmatch(repo or ""):
         raise InvalidRequest(
-            f"repo={repo!r} is neither LOCATION-docker.pkg.dev/PROJECT/NAME nor ACCOUNT/NAME"
+            f"repo={repo!r} is neither LOCATION-docker.pkg.dev/PROJECT/NAME nor the name of an account of "
+            "Docker Hub, where repositories are not nested"
         )
     if isinstance(categories, str) or not categories or not set(categories) <= set(KINDS):
         raise InvalidRequest(f"categories={categories!r} must be a list with some of {', '.join(KINDS)}")

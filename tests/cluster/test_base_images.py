@@ -84,7 +84,7 @@ def _dockerfile() -> Path:
 @pytest.mark.promise("data: `build_image(...)`, shared with the CLI verb")
 def test_a_base_image_on_docker_hub(images: Images) -> None:
     """The stand-in's registry is every registry; nobody can be asked about a digest there."""
-    repo = f"{images.cluster}/kinetic"
+    repo = images.cluster
     built = kinetic_core.build_image(repo, ["cpu"], dockerfile=_dockerfile(), progress=lambda _: None)
     assert built["cpu"].startswith(f"{repo}/base-cpu:")
     options = {"container_image": "prebuilt", "base_image_repo": repo, "requirements": ["cowsay==6.1"]}

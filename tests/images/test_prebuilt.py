@@ -179,8 +179,9 @@ def test_what_cannot_be_built(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ConfigurationError, match="set KINETIC_PROJECT"):
         kinetic_core.build_image(REPOSITORY)
     monkeypatch.setenv("KINETIC_PROJECT", "p")
-    with pytest.raises(InvalidRequest, match=r"repo='https://hub' is neither LOCATION-docker\.pkg\.dev"):
-        kinetic_core.build_image("https://hub")
+    for repo in ("https://hub", "mycompany/kinetic"):  # base-cpu below the latter has no place on Docker Hub
+        with pytest.raises(InvalidRequest, match=rf"repo='{repo}' is neither LOCATION-docker\.pkg\.dev"):
+            kinetic_core.build_image(repo)
     with pytest.raises(InvalidRequest, match="some of cpu, gpu, tpu"):
         kinetic_core.build_image(REPOSITORY, ["cuda"])
     with pytest.raises(InvalidRequest, match="tag='a b' is no tag"):
