@@ -23,6 +23,31 @@ def is_passing(error: BaseException) -> bool:
     return bool(getattr(error, "is_passing", False))
 
 
+REFUSED_SECONDS = 15.0
+"""Seconds for which requests may be refused before whoever waits for their answer is told."""
+
+
+class Refusals:
+    """Refusals of repeated requests since the last answer: somebody may permit the next one."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._since: float | None = None
+
+    def end(self) -> None:
+        """Note an answer."""
+        self._since = None
+
+    def go_on(self, error: BaseException) -> bool:
+        """Note one more error; return whether it is a refusal, and the first was REFUSED_SECONDS ago."""
+        if is_passing(error):
+            return False
+        now = self._clock()
+        if self._since is None:
+            self._since = now
+        return now - self._since >= REFUSED_SECONDS
+
+
 def pauses(first: float = 0.25, most: float = 8.0) -> Iterator[float]:
     """Yield the seconds to wait before each next attempt: random, so that clients do not come together, and
     about twice as long as before, up to `most`.

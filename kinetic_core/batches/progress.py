@@ -16,9 +16,9 @@ from kinetic_core.errors import ClusterError, MalformedObject, StoreError, WaitT
 from kinetic_core.job import JobObservation, JobStatus
 from kinetic_core.jobs.handle import JobHandle
 from kinetic_core.jobs.observe import watch
-from kinetic_core.jobs.watch import REFUSED_SECONDS, Subscription
+from kinetic_core.jobs.watch import Subscription
 from kinetic_core.notebook import NOT_BEGUN, SUBMITTED
-from kinetic_core.retry import is_passing
+from kinetic_core.retry import Refusals
 from kinetic_core.terminal import FEW, SHOW_SECONDS, BatchProgress, Counts
 
 _LOG = logging.getLogger(__name__)
@@ -333,12 +333,12 @@ class Look:
     """
 
     def __init__(self, board: Board, what: str, clock: Callable[[], float] = time.monotonic) -> None:
-        self._board, self._what, self._clock = board, what, clock
-        self._refused_since: float | None = None
+        self._board, self._what = board, what
+        self._refusals = Refusals(clock)
 
     def went_well(self) -> None:
         """Forget that somebody has refused to answer."""
-        self._refused_since = None
+        self._refusals.end()
 
     def goes_on_after(self, trouble: Exception) -> bool:
         """Return whether to look again, and tell whoever waits of trouble that does not pass by itself.
@@ -349,11 +349,6 @@ class Look:
             self._board.tell(trouble)
             return False
         _LOG.warning("cannot look at the inputs of %s, trying again: %s", self._what, trouble)
-        if is_passing(trouble):
-            return True
-        now = self._clock()
-        if self._refused_since is None:
-            self._refused_since = now
-        if now - self._refused_since >= REFUSED_SECONDS:
+        if self._refusals.go_on(trouble):
             self._board.tell(trouble)
         return True

@@ -39,7 +39,8 @@ def watch(
 ) -> Subscription:
     """Call `callback` with the job's state now and after every change, from the watch's thread.
 
-    `refused` is called when the store keeps refusing to read the outcome, or the client is closed.
+    `refused` is called when the cluster or the store keeps refusing to say how the job is, or the client is
+    closed.
 
     The job is reconciled (see `jobs.reconcile`) while this or another observer `follows` it. All observers of
     a client in a namespace share one watch. `Subscription.close()` ends the subscription.
@@ -60,8 +61,8 @@ def wait(
 
     `on_change` is called in this thread, with every observation. Raises WaitTimeout after `timeout`
     seconds, while the job goes on, and when the job's own timeout is over and its end cannot be observed.
-    Raises StoreRefused if the store keeps refusing to read the outcome, InvalidRequest if the client was
-    closed.
+    Raises StoreRefused or ClusterError if store or cluster keep refusing to say how the job is,
+    InvalidRequest if the client was closed.
     """
     deadline = None if timeout is None else clock() + timeout
     pending: list[JobObservation | KineticError] = []

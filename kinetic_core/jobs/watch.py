@@ -3,7 +3,7 @@
 A JobWatch has a daemon thread that lives while somebody is subscribed. It asks the backend what changed,
 observes those jobs, or reconciles them if a subscriber follows them, and calls their subscribers. Events are
 hints: subscribers always get a fresh observation. An error is retried after a while; it neither fails the
-job nor delays other jobs. If the store keeps refusing, subscribers that asked for it are told.
+job nor delays other jobs. If the cluster or the store keeps refusing, subscribers that asked for it are told.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -28,6 +28,7 @@ from kinetic_core.jobs.facts import observed
 from kinetic_core.jobs.lanes import is_lane
 from kinetic_core.jobs.reconcile import reconcile
 from kinetic_core.jobs.signing import outcome_key, variable
+from kinetic_core.retry import Refusals
 
 _MARGIN = 1.1
 _MARGIN_SECONDS = 5.0
@@ -101,8 +102,8 @@ _STARTING_SECONDS = 0.5
 """Seconds between looks at a call whose worker has not started, which changes nothing of the call either."""
 _UNWATCHED_SECONDS = 10.0
 """Seconds between requests for the pods of a chunk that has not started: they are not watched."""
-REFUSED_SECONDS = 15.0
-"""Seconds for which a store may refuse requests before subscribers are told."""
+_REFUSALS = (StoreRefused, ClusterError)
+"""Errors of which subscribers are told if they neither pass nor end: somebody must permit something."""
 
 Callback = Callable[[JobObservation], None]
 Ask = Callable[[Backend, JobReference], JobObservation]
@@ -159,15 +160,18 @@ class JobWatch:
     _wake: threading.Event = field(default_factory=threading.Event)
     _look_at: dict[str, float] = field(default_factory=dict)
     """Time of the clock at which a job must be observed even without a change."""
-    _refused: dict[str, float] = field(default_factory=dict)
-    """Time of the clock since which the store has refused requests about a job."""
+    _refused: dict[str, Refusals] = field(default_factory=dict)
+    """Refusals of requests about a job."""
     _thread: threading.Thread | None = None
     _pace: float = 1.0
     _only: JobReference | None = None
     _leases: LeaseWatch = field(init=False)
+    _unseen: Refusals = field(init=False)
+    """Refusals of requests for what has changed."""
 
     def __post_init__(self) -> None:
         self._leases = LeaseWatch(self.backend, self.clock)
+        self._unseen = Refusals(self.clock)
 
     def subscribe(
         self,
@@ -181,7 +185,8 @@ class JobWatch:
         """Call `callback` with an observation of the reference's job now and after every change.
 
         All subscribers of a reference name the same `kind`; the job is reconciled if one of them `follows`
-        it. `refused` is called when the store keeps refusing to read the outcome, or the client is closed.
+        it. `refused` is called when the cluster or the store keeps refusing to say how the job is, or the
+        client is closed.
         """
         subscription = Subscription(reference, callback, self, kind, follows, refused)
         with self._lock:
@@ -257,11 +262,15 @@ class JobWatch:
         while self._has_work(pause):
             try:
                 token, changed = self.backend.changes(self.namespace, token, self._only)
+                self._unseen.end()
                 self._serve(changed)
                 pause = self._pause()
             except Exception as exc:  # noqa: BLE001  a thread that dies of it would leave everybody waiting
                 _LOG.warning("cannot look at the jobs of %s, trying again: %r", self.backend.key, exc)
                 token, pause = None, _RETRY_SECONDS
+                with self._lock:
+                    everybody = [each for some in self._subscriptions.values() for each in some]
+                _tell_if_refused(everybody, exc, self._unseen)
 
     def _pause(self) -> float:
         """Return the seconds until a job must be observed, at most those between two looks for changes."""
@@ -317,10 +326,7 @@ class JobWatch:
         except Exception as exc:  # noqa: BLE001  one job's trouble must not keep the others waiting
             _LOG.warning("cannot look at %s, trying again: %r", job_id, exc)
             self._look_again(job_id, _RETRY_SECONDS)
-            if isinstance(exc, StoreRefused) and self._goes_on_refusing(job_id):
-                for subscription in subscriptions:
-                    if subscription.refused is not None and not subscription.closed:
-                        subscription.refused(exc)
+            _tell_if_refused(subscriptions, exc, self._refused.setdefault(job_id, Refusals(self.clock)))
             return
         if observation.reason == NODE_SILENT:
             self._look_again(job_id, _UNSEEN_SECONDS)
@@ -348,11 +354,6 @@ class JobWatch:
             except Exception:  # noqa: BLE001  an observer's own mistake must not blind the others
                 _LOG.exception("an observer of %s failed", job_id)
 
-    def _goes_on_refusing(self, job_id: str) -> bool:
-        """Return whether the store has refused for so long that subscribers must be told."""
-        now = self.clock()
-        return now - self._refused.setdefault(job_id, now) >= REFUSED_SECONDS
-
     def _reconcile_lease(self, reference: JobReference, attempt: int) -> None:
         try:
             self._leases.reconcile(reference, attempt)
@@ -364,6 +365,15 @@ class JobWatch:
             if job_id in self._subscriptions:  # somebody may have asked for an earlier look meanwhile
                 known = self._look_at.get(job_id, float("inf"))
                 self._look_at[job_id] = min(known, self.clock() + seconds)
+
+
+def _tell_if_refused(subscriptions: Iterable[Subscription], error: Exception, refusals: Refusals) -> None:
+    """Tell the subscribers that asked for it of an error, if it is a refusal that goes on."""
+    if not isinstance(error, _REFUSALS) or not refusals.go_on(error):
+        return
+    for subscription in subscriptions:
+        if subscription.refused is not None and not subscription.closed:
+            subscription.refused(error)
 
 
 def watch_for(backend: Backend, namespace: str) -> JobWatch:

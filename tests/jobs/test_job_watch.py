@@ -14,7 +14,7 @@ import pytest
 import kinetic_core
 from kinetic_core import JobStatus
 from kinetic_core.backends.local.layout import Layout
-from kinetic_core.errors import StoreRefused
+from kinetic_core.errors import ClusterError, KineticError, StoreRefused
 from kinetic_core.job import JobObservation, JobReference
 from kinetic_core.jobs.observe import watch
 from kinetic_core.jobs.watch import JobWatch, Kind, watch_for
@@ -162,26 +162,58 @@ class Clock:
         return self.now
 
 
-def test_whoever_asked_is_told_of_a_store_that_goes_on_refusing(tmp_path: Path) -> None:
+@pytest.mark.parametrize("refusal", [StoreRefused("not permitted"), ClusterError("not permitted", 403)])
+def test_whoever_asked_is_told_of_what_goes_on_being_refused(refusal: Exception, tmp_path: Path) -> None:
     (tmp_path / "go").touch()
     handle = until_told.run_async(str(tmp_path))
     handle.result(cleanup=False)
-    seen: list[JobObservation | StoreRefused] = []
-    refusals: list[StoreRefused] = []
+    seen: list[JobObservation | KineticError] = []
+    refusals: list[Exception] = []
 
     def refusing(*_: object) -> JobObservation:
         if seen:
             return JobObservation(JobStatus.RUNNING)
-        refusals.append(StoreRefused("not permitted"))
-        raise refusals[-1]
+        refusals.append(refusal)
+        raise refusal
 
     jobs = JobWatch(handle.place, handle.namespace, Clock())
     subscription = jobs.subscribe(handle, seen.append, Kind(refusing, refusing), refused=seen.append)
     wait_for(lambda: len(seen) == 2)
     subscription.close()
-    assert seen == [refusals[-1], JobObservation(JobStatus.RUNNING)]
+    assert seen == [refusal, JobObservation(JobStatus.RUNNING)]
     assert len(refusals) > 1  # one refusal may be over with the next request
     handle.cleanup()
+
+
+class Unseen:
+    """A backend whose changes nobody may see, as where an account may not list Jobs."""
+
+    def __init__(self, whole: Any) -> None:
+        self._whole = whole
+
+    def changes(self, *_: object) -> Any:
+        raise ClusterError("jobs is forbidden", 403)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._whole, name)
+
+
+def test_whoever_waits_is_told_that_no_change_may_be_seen(tmp_path: Path) -> None:
+    handle = until_told.run_async(str(tmp_path))
+    unseen: Any = Unseen(handle.place)
+    jobs = JobWatch(unseen, handle.namespace, Clock())
+    told: list[object] = []
+    subscription = jobs.subscribe(handle, told.append, refused=told.append)
+
+    def looked_again() -> list[object]:
+        jobs.observe_now(handle.job_id)  # sooner than in two seconds
+        return told
+
+    wait_for(looked_again)
+    subscription.close()
+    assert isinstance(told[0], ClusterError)
+    (tmp_path / "go").touch()
+    handle.result()
 
 
 def test_an_observer_that_fails_blinds_nobody(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
