@@ -37,7 +37,7 @@ from kinetic_core._runner import object_names
 from kinetic_core.backends.base import Backend
 from kinetic_core.connections import Connections
 from kinetic_core.counters import listen
-from kinetic_core.errors import ConfigurationError, ImageError, KineticError
+from kinetic_core.errors import ClusterError, ConfigurationError, ImageError, KineticError, StoreError
 from kinetic_core.job import JobObservation, JobReference, JobStatus
 from kinetic_core.jobs.cancel import cancel, drop_payloads
 from kinetic_core.jobs.observe import watch
@@ -56,7 +56,7 @@ _signatures = Signatures()
 
 
 class News:
-    """Observations of a job, passed in their order from the watch's thread to the trigger in its event loop.
+    """What a watch tells of a job, in its order, passed from the watch's thread to the trigger's event loop.
 
     An `asyncio.Queue`, and the task with which `asyncio.wait_for` waits for it, would be a third of what a
     trigger keeps in memory.
@@ -64,24 +64,24 @@ class News:
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
-        self._seen: list[JobObservation] = []
+        self._seen: list[JobObservation | KineticError] = []
         self._waiter: asyncio.Future[None] | None = None
 
-    def tell(self, observation: JobObservation) -> None:
-        """Pass an observation on, in any thread."""
+    def tell(self, seen: JobObservation | KineticError) -> None:
+        """Pass an observation or a refusal on, in any thread."""
         if not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self._add, observation)
+            self._loop.call_soon_threadsafe(self._add, seen)
 
-    def _add(self, observation: JobObservation) -> None:
-        self._seen.append(observation)
+    def _add(self, seen: JobObservation | KineticError) -> None:
+        self._seen.append(seen)
         self._wake()
 
     def _wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
-    async def next(self, seconds: float) -> JobObservation | None:
-        """Return the next observation; None if there is none within `seconds`, which may be infinite."""
+    async def next(self, seconds: float) -> JobObservation | KineticError | None:
+        """Return what is told next; None if that is nothing within `seconds`, which may be infinite."""
         if not self._seen:
             self._waiter = self._loop.create_future()
             timer = None if seconds == float("inf") else self._loop.call_later(seconds, self._wake)
@@ -198,7 +198,7 @@ class KineticJobTrigger(WorkTrigger):
         news = News()
         listen(_count)
         backend, subscription = await self._attached(
-            reference, lambda backend: watch(backend, reference, news.tell)
+            reference, lambda backend: watch(backend, reference, news.tell, refused=news.tell)
         )
         whose = "its pods write their lines here" if self.silent else "showing its lines from here on"
         self.log.info("no worker is held while %s runs; %s", reference.job_id, whose)
@@ -289,10 +289,13 @@ class KineticJobTrigger(WorkTrigger):
     async def _show_until_over(
         self, news: News, states: StateLines, tail: LogTail, clock: AlertClock
     ) -> JobObservation | None:
-        """Show why the job waits and what it prints; return how it ended, None at the deadline."""
+        """Show why the job waits and what it prints; return how it ended, None at the deadline.
+
+        A refusal to say how the job is does not end the wait: somebody may permit it.
+        """
         shortest, longest = _LOOK_SECONDS, config().log_poll_interval
         pause = float("inf")  # a job that does not run prints nothing: its next state wakes us
-        attempt = 0
+        attempt, refusal = 0, ""
         while True:
             remaining = self.remaining
             if remaining <= 0:
@@ -307,6 +310,16 @@ class KineticJobTrigger(WorkTrigger):
                     pause = shortest if await self._show_lines(tail, attempt) else min(pause * 1.5, longest)
                     pause = pause if self in _followed else _UNFOLLOWED_SECONDS
                 continue
+            if isinstance(seen, KineticError):
+                if not isinstance(
+                    seen, ClusterError | StoreError
+                ):  # the client is closed: nothing more comes
+                    raise seen
+                if str(seen) != refusal:
+                    refusal = str(seen)
+                    self.log.warning("cannot see how the job is, asking again: %s", refusal)
+                continue
+            refusal = ""
             _board.seen(self, seen)
             clock.see(seen)
             attempt = seen.attempt

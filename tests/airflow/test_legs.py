@@ -20,6 +20,7 @@ import pytest
 
 from kinetic_core._runner import object_names
 from tests.airflow_provider.records_of_jobs import record
+from tests.batches.places import watch_that_is_refused
 from tests.jobs.recorded import ID, Recorded
 
 pytestmark = [pytest.mark.airflow, pytest.mark.attack]
@@ -162,6 +163,29 @@ def test_a_trigger_waits_for_the_store(store: Path) -> None:
     with given_back_later(store, 2.0):
         assert asyncio.run(fired()).payload["status"] == "ended"
     assert time.monotonic() - began > 2.0
+
+
+def test_a_task_says_that_its_job_may_not_be_seen(store: Path, capsys: Any) -> None:
+    """And waits: somebody may permit it."""
+    from airflow_provider.triggers.kinetic import KineticJobTrigger
+    from kinetic_core.backends.base import open_backend
+    from kinetic_core.connections import default_connections
+
+    task = Task(ended=False)
+    refusing = watch_that_is_refused(open_backend("local", default_connections()))
+    trigger = KineticJobTrigger(task.event["reference"], task.event["cursor"], time.time() - 60)
+    said = "cannot see how the job is, asking again: cannot read"
+
+    async def fired() -> Any:
+        firing = asyncio.ensure_future(anext(trigger.run()))
+        while refusing.refusals < 4:
+            assert not firing.done()
+            await asyncio.sleep(0.01)
+        refusing.is_permitted = True
+        return await firing
+
+    assert asyncio.run(fired()).payload["status"] == "ended"
+    assert "".join(capsys.readouterr()).count(said) == 1
 
 
 @pytest.fixture

@@ -13,6 +13,7 @@ import pytest
 
 from kinetic_core import JobStatus
 from kinetic_core.errors import JobNotFound
+from tests.batches.places import watch_that_is_refused
 
 if TYPE_CHECKING:
     from airflow_provider.hooks.kinetic import KineticHook
@@ -64,6 +65,19 @@ def fired(trigger: Any) -> Any:
         return (await anext(trigger.run())).payload
 
     return asyncio.run(first())
+
+
+def test_a_job_that_may_not_be_seen_is_a_workers_matter(hook: KineticHook, tmp_path: Path) -> None:
+    """Whoever may not look at a job never hears of its end: the worker asks, and says what is refused."""
+    from airflow_provider.access import Access
+    from airflow_provider.hooks.kinetic import clients
+    from kinetic_core.backends.base import open_backend
+
+    job_id = hook.submit(wait, [str(tmp_path / "go")], accelerator="cpu").job_id
+    trigger = deferred(sensor(hook, job_id))
+    watch_that_is_refused(open_backend("local", clients.get(Access(hook.conn_id))))
+    assert fired(trigger)["status"] == "ended"
+    (tmp_path / "go").touch()
 
 
 @pytest.mark.promise("scale: A sensor of jobs started elsewhere")
