@@ -183,7 +183,7 @@ class WorkOperator(BaseOperator):
         from kinetic_core.errors import ImageError
 
         del run_began  # no job is called by it so far
-        if try_number != context["ti"].try_number:
+        if try_number != context["ti"].try_number or "reference" in event:  # of a job, not a build
             return self._begin_anew(context)
         self._broken = broken
         self._note_build(context, ended=event.get("ended", time.time()), sent=event.get("sent"))
@@ -211,16 +211,26 @@ class WorkOperator(BaseOperator):
         """
         if isinstance(sys.exc_info()[1], AirflowTaskTimeout):
             if not self._has_timed_out:
-                self._cancel()
+                self._cancel_overdue()
             return
         self._is_told = True
         if self._is_starting:
             raise _ToldWhileStarting
 
     def _cancel_overdue(self) -> None:
-        """Cancel the work, whose time is up; Airflow then calls `on_kill`, which has nothing left to do."""
-        self._cancel()
+        """Cancel the work, whose time is up; Airflow then calls `on_kill`, which has nothing left to do.
+
+        Raises AirflowTaskTimeout, which says why, if the work cannot be cancelled now. The next try ends it
+        or, after the last one, the search for orphans.
+        """
+        from kinetic_core.errors import KineticError
+
         self._has_timed_out = True
+        try:
+            self._cancel()
+        except KineticError as error:
+            what = "execution_timeout has passed, and what this task has started cannot be cancelled now"
+            raise AirflowTaskTimeout(f"{what}: {error}") from error
 
     def _say_cancelling(self, work_id: str) -> None:
         """Say that the work is being cancelled, unless this leg or the trigger before it has said so."""
@@ -266,21 +276,26 @@ class WorkOperator(BaseOperator):
     def _resumed(
         self, context: Context, event: Mapping[str, Any], try_number: int | None, run_began: str | None
     ) -> JobReference | None:
-        """Return the reference in an event, and take this try's identity; None for an event of another's."""
+        """Return the reference in an event, and take this try's identity.
+
+        None for the event of another try's, or another task's trigger: SQLite may give the id of a row anew.
+        """
         from airflow_provider.job_of_task import TaskIdentity
         from kinetic_core.job import JobReference
 
         if try_number not in (None, context["ti"].try_number):
             return None
         self._identity = TaskIdentity.of(context, run_began)
-        reference = JobReference.from_dict(event["reference"])
-        if not self._owns(self._identity, reference):
-            self.log.warning("Ignoring the event of another task's trigger")
+        try:
+            reference = JobReference.from_dict(event.get("reference") or {})
+        except TypeError:  # a sensor's or a build's trigger sends none that is whole
             return None
-        return reference
+        return reference if self._owns(self._identity, reference) else None
 
     def _begin_anew(self, context: Context) -> object:
-        self.log.info("Ignoring an event of another try; starting try %d", context["ti"].try_number)
+        self.log.info(
+            "this event is another task's or try's: beginning try %d anew", context["ti"].try_number
+        )
         return self.execute(context)
 
     @property

@@ -390,6 +390,42 @@ def test_a_timeout_ends_the_job(store: Path) -> None:
     assert seen.status is JobStatus.CANCELLED
 
 
+def test_a_timeout_is_one_also_if_nothing_can_be_cancelled(store: Path) -> None:
+    from airflow.providers.common.compat.sdk import AirflowTaskTimeout, TaskDeferred
+
+    from kinetic_core.backends.base import backend_of
+    from kinetic_core.connections import default_connections
+    from kinetic_core.jobs.cancel import cancel
+
+    task = Task(wait_long, ended=False)
+    with pytest.raises(TaskDeferred):
+        task.last_leg()
+    lose(store)
+    try:
+        raise AirflowTaskTimeout("its time is up")
+    except AirflowTaskTimeout:
+        with pytest.raises(AirflowTaskTimeout, match=r"cannot be cancelled now: .*store"):
+            task.operator.on_kill()
+    give_back(store)
+    cancel(backend_of(task.reference, default_connections()), task.reference)
+
+
+@pytest.mark.parametrize("of", ["build", "sensor", "another task"])
+def test_the_event_of_another_tasks_trigger_ends_nothing(store: Path, of: str) -> None:
+    """The task's own job goes on, and is waited for again."""
+    others = {
+        "build": {"status": "built", "message": "", "deadline": None, "build": {"build_id": "b"}},
+        "sensor": {"status": "ended", "reference": {"job_id": ID}, "deadline": None},
+        "another task": {"status": "ended", "reference": record().reference.to_dict(), "deadline": None},
+    }
+    task = Task(deferrable=False)
+    own, task.event = task.event, others[of]
+    assert task.last_leg() == 42
+    if of != "build":
+        task.event = own
+        assert task.operator.execute_after_build(task.context, others[of], 1) == 42
+
+
 def test_a_trigger_cancels_the_job_at_its_deadline(store: Path, capsys: Any) -> None:
     """A worker's slot may be minutes away. The last leg reports how the job ended, and when it did itself."""
     from airflow.providers.common.compat.sdk import AirflowTaskTimeout
