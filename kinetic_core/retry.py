@@ -1,4 +1,4 @@
-"""The retry policy: how long, how often, after which errors a request is repeated.
+"""The retry policy: how long, how often, after which errors a request is repeated, and when somebody is told.
 
 Every request of a client is repeated by `patiently`, but those to the object store, which the runner's client
 repeats by the same rule (`runner/gcs.py`; a pod has no library), and what Airflow's tasks and triggers repeat
@@ -23,6 +23,7 @@ def is_passing(error: BaseException) -> bool:
     return bool(getattr(error, "is_passing", False))
 
 
+_REMINDER_SECONDS = 60.0
 REFUSED_SECONDS = 15.0
 """Seconds for which requests may be refused before whoever waits for their answer is told."""
 
@@ -46,6 +47,22 @@ class Refusals:
         if self._since is None:
             self._since = now
         return now - self._since >= REFUSED_SECONDS
+
+
+class Reminders:
+    """Lines about errors that repeat themselves, of thousands of jobs at once: one a minute of each kind."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._said: dict[object, float] = {}
+
+    def are_due(self, kind: object) -> bool:
+        """Return whether to say another one of a kind, which can be hashed; note that it is said now."""
+        now, last = self._clock(), self._said.get(kind)
+        if last is not None and now - last < _REMINDER_SECONDS:
+            return False
+        self._said[kind] = now
+        return True
 
 
 def pauses(first: float = 0.25, most: float = 8.0) -> Iterator[float]:

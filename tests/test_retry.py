@@ -8,7 +8,7 @@ from itertools import islice
 import pytest
 
 from kinetic_core.errors import ClusterError, ClusterUnreachable
-from kinetic_core.retry import patiently, pauses
+from kinetic_core.retry import REFUSED_SECONDS, Refusals, Reminders, patiently, pauses
 
 
 class Clock:
@@ -72,3 +72,25 @@ def test_pauses_grow_to_a_limit_and_are_never_alike() -> None:
     assert 1.0 <= found[1] <= 3.0
     assert all(2.0 <= each <= 6.0 for each in found[2:])
     assert len(set(found)) == 100
+
+
+def test_a_refusal_is_told_once_it_has_gone_on() -> None:
+    clock = Clock()
+    refusals = Refusals(clock)
+    refused, away = ClusterError("forbidden", 403), ClusterUnreachable("away")
+    assert not refusals.go_on(refused)
+    clock.sleep(REFUSED_SECONDS)
+    assert not refusals.go_on(away), "an outage passes by itself"
+    assert refusals.go_on(refused)
+    refusals.end()
+    assert not refusals.go_on(refused), "an answer came between"
+
+
+def test_each_kind_is_said_once_a_minute() -> None:
+    clock = Clock()
+    reminders = Reminders(clock)
+    said = []
+    for _ in range(5):
+        said.append([reminders.are_due("a"), reminders.are_due("b")])
+        clock.sleep(20)
+    assert said == [[True, True], [False, False], [False, False], [True, True], [False, False]]

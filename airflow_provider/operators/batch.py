@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from kinetic_core.batches.definition import Plan
     from kinetic_core.job import JobReference
     from kinetic_core.options import RunOptions
+    from kinetic_core.retry import Reminders
 
 allow_in_xcom()
 
@@ -328,6 +329,7 @@ class KineticBatchOperator(KineticOperator):
         """Wait in this worker until the batch has ended or, cancelling it, until the deadline."""
         from airflow_provider.batch_of_task import BatchWatch
         from airflow_provider.waiting_alert import AlertClock
+        from kinetic_core.retry import Reminders
 
         clock = AlertClock(self._alert(context), self._backend(), self._known_batch)
         watch = self._answered(
@@ -336,8 +338,9 @@ class KineticBatchOperator(KineticOperator):
             None,
             deadline,
         )
+        reminders = Reminders()
         try:
-            while not self._is_seen_over(watch):
+            while not self._is_seen_over(watch, reminders):
                 self._leave_to_next_try(context)
                 if deadline is not None and time.time() >= deadline:
                     self._end_at_deadline(context)
@@ -349,7 +352,7 @@ class KineticBatchOperator(KineticOperator):
         finally:
             watch.close()
 
-    def _is_seen_over(self, watch: BatchWatch) -> bool:
+    def _is_seen_over(self, watch: BatchWatch, reminders: Reminders) -> bool:
         """Return whether every input has ended; a batch that cannot be stopped now is stopped later."""
         from kinetic_core.errors import CloudError, ClusterError, StoreError
 
@@ -358,7 +361,8 @@ class KineticBatchOperator(KineticOperator):
         except (ClusterError, StoreError, CloudError) as error:
             if not error.is_passing:
                 raise
-            self.log.warning("cannot stop the batch now, trying again: %s", error)
+            if reminders.are_due(type(error)):
+                self.log.warning("cannot stop the batch now, trying again: %s", error)
             return False
 
     def _end_at_deadline(self, context: Context) -> NoReturn:

@@ -19,6 +19,7 @@ from kinetic_core.backends.base import Backend
 from kinetic_core.batches.definition import manifest_object
 from kinetic_core.errors import KineticError
 from kinetic_core.job import JobReference
+from kinetic_core.retry import Reminders
 
 _LOOK_SECONDS = 1.0
 
@@ -98,12 +99,14 @@ class KineticBatchTrigger(WorkTrigger):
 
     async def _show_until_over(self, watch: BatchWatch, clock: AlertClock) -> bool:
         """Show how many inputs have ended; return True at the batch's end, False at the deadline."""
+        reminders = Reminders()
         while self.remaining > 0:
             try:
                 if await in_thread(watch.look, self.log.info):
                     return True
             except (KineticError, OSError) as error:
-                self.log.warning("cannot stop the batch now, trying again: %s", error)
+                if reminders.are_due(type(error)):
+                    self.log.warning("cannot stop the batch now, trying again: %s", error)
             clock.see(watch.state)
             if clock.due == 0:
                 await clock.send(self.log.warning)

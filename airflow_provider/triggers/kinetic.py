@@ -41,6 +41,7 @@ from kinetic_core.errors import ClusterError, ConfigurationError, ImageError, Ki
 from kinetic_core.job import JobObservation, JobReference, JobStatus
 from kinetic_core.jobs.cancel import cancel, drop_payloads
 from kinetic_core.jobs.observe import watch
+from kinetic_core.retry import Reminders
 
 _LINES_A_LOOK = 50
 _LOOK_SECONDS = 1.0
@@ -295,7 +296,7 @@ class KineticJobTrigger(WorkTrigger):
         """
         shortest, longest = _LOOK_SECONDS, config().log_poll_interval
         pause = float("inf")  # a job that does not run prints nothing: its next state wakes us
-        attempt, refusal = 0, ""
+        attempt, reminders = 0, Reminders()
         while True:
             remaining = self.remaining
             if remaining <= 0:
@@ -311,15 +312,11 @@ class KineticJobTrigger(WorkTrigger):
                     pause = pause if self in _followed else _UNFOLLOWED_SECONDS
                 continue
             if isinstance(seen, KineticError):
-                if not isinstance(
-                    seen, ClusterError | StoreError
-                ):  # the client is closed: nothing more comes
-                    raise seen
-                if str(seen) != refusal:
-                    refusal = str(seen)
-                    self.log.warning("cannot see how the job is, asking again: %s", refusal)
+                if not isinstance(seen, ClusterError | StoreError):
+                    raise seen  # the client was closed: nothing more comes
+                if reminders.are_due(type(seen)):
+                    self.log.warning("cannot see how the job is, asking again: %s", seen)
                 continue
-            refusal = ""
             _board.seen(self, seen)
             clock.see(seen)
             attempt = seen.attempt

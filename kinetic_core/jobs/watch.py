@@ -28,7 +28,7 @@ from kinetic_core.jobs.facts import observed
 from kinetic_core.jobs.lanes import is_lane
 from kinetic_core.jobs.reconcile import reconcile
 from kinetic_core.jobs.signing import outcome_key, variable
-from kinetic_core.retry import Refusals
+from kinetic_core.retry import Refusals, Reminders
 
 _MARGIN = 1.1
 _MARGIN_SECONDS = 5.0
@@ -168,6 +168,7 @@ class JobWatch:
     _leases: LeaseWatch = field(init=False)
     _unseen: Refusals = field(init=False)
     """Refusals of requests for what has changed."""
+    _reminders: Reminders = field(default_factory=Reminders)
 
     def __post_init__(self) -> None:
         self._leases = LeaseWatch(self.backend, self.clock)
@@ -266,7 +267,7 @@ class JobWatch:
                 self._serve(changed)
                 pause = self._pause()
             except Exception as exc:  # noqa: BLE001  a thread that dies of it would leave everybody waiting
-                _LOG.warning("cannot look at the jobs of %s, trying again: %r", self.backend.key, exc)
+                self._remind(f"cannot look at the jobs of {self.backend.key}", exc)
                 token, pause = None, _RETRY_SECONDS
                 with self._lock:
                     everybody = [each for some in self._subscriptions.values() for each in some]
@@ -324,7 +325,7 @@ class JobWatch:
             observation = (kind.reconcile if follows else kind.observe)(self.backend, reference)
             self._refused.pop(job_id, None)
         except Exception as exc:  # noqa: BLE001  one job's trouble must not keep the others waiting
-            _LOG.warning("cannot look at %s, trying again: %r", job_id, exc)
+            self._remind(f"cannot look at {job_id}", exc)
             self._look_again(job_id, _RETRY_SECONDS)
             _tell_if_refused(subscriptions, exc, self._refused.setdefault(job_id, Refusals(self.clock)))
             return
@@ -358,7 +359,12 @@ class JobWatch:
         try:
             self._leases.reconcile(reference, attempt)
         except Exception as exc:  # noqa: BLE001  tried again soon
-            _LOG.warning("cannot reconcile the lease of %s, trying again: %r", reference.job_id, exc)
+            self._remind(f"cannot reconcile the lease of {reference.job_id}", exc)
+
+    def _remind(self, what: str, error: Exception) -> None:
+        """Log what is tried again: each kind of error now and then as a warning, the others for debugging."""
+        level = logging.WARNING if self._reminders.are_due(type(error)) else logging.DEBUG
+        _LOG.log(level, "%s, trying again: %r", what, error)
 
     def _look_again(self, job_id: str, seconds: float) -> None:
         with self._lock:

@@ -14,7 +14,7 @@ import pytest
 import kinetic_core
 from kinetic_core import JobStatus
 from kinetic_core.backends.local.layout import Layout
-from kinetic_core.errors import ClusterError, KineticError, StoreRefused
+from kinetic_core.errors import ClusterError, KineticError, StoreError, StoreRefused
 from kinetic_core.job import JobObservation, JobReference
 from kinetic_core.jobs.observe import watch
 from kinetic_core.jobs.watch import JobWatch, Kind, watch_for
@@ -212,6 +212,27 @@ def test_whoever_waits_is_told_that_no_change_may_be_seen(tmp_path: Path) -> Non
     wait_for(looked_again)
     subscription.close()
     assert isinstance(told[0], ClusterError)
+    (tmp_path / "go").touch()
+    handle.result()
+
+
+def test_an_outage_that_many_jobs_meet_is_one_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    handle = until_told.run_async(str(tmp_path))
+    asked: list[str] = []
+
+    def away(_: object, reference: JobReference) -> JobObservation:
+        asked.append(reference.job_id)
+        raise StoreError("no answer")
+
+    jobs = JobWatch(handle.place, handle.namespace)
+    each = [replace(handle, job_id=f"job-{number}") for number in range(50)]
+    subscriptions = [jobs.subscribe(one, lambda _: None, Kind(away, away)) for one in each]
+    wait_for(lambda: len(set(asked)) == 50)
+    for subscription in subscriptions:
+        subscription.close()
+    assert [record.levelname for record in caplog.records].count("WARNING") == 1
     (tmp_path / "go").touch()
     handle.result()
 
