@@ -37,7 +37,7 @@ def test_a_log_that_the_node_has_rotated_is_whole(capfd: pytest.CaptureFixture[s
         for number in range(26_000):
             print(f"{number:06d} " + "x" * 993)
         print("all printed", flush=True)
-        time.sleep(20)
+        time.sleep(60)  # meanwhile the test reads these 26 MB several times, beside others
         return "done"
 
     def numbers(text: str | None) -> list[str]:
